@@ -1,0 +1,199 @@
+#pragma once
+
+// The kernels of one instruction-set path, as a table of function pointers selected once at start.
+// `Act` is the storage type of activations: Bf16 (every path) or float (portable only; no rounding).
+// All kernels are pure functions of their arguments: no state, no allocation, calls may overlap.
+// Numerics: numerics.h. "round" = to Act.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/bf16.h"
+#include "base/result.h"
+#include "kernels/layout.h"
+#include "kernels/numerics.h"
+
+namespace megalith::kernels {
+
+enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
+
+/// acc[r][n] = dot(panel row n, x row r), n over num_panels * 16 outputs.
+template <typename X>
+struct MatmulArgs {
+  const std::byte* panels;  ///< num_panels consecutive panels of `inputs` inputs
+  std::int64_t num_panels;
+  std::int64_t inputs;
+  const X* x;               ///< [.., inputs], row stride x_stride; never read beyond `inputs`
+  std::int64_t x_stride;    ///< elements
+  const std::int32_t* row_indices;  ///< row r of the product reads x row row_indices[r]; null: r
+  std::int64_t rows;        ///< >= 1
+  float* acc;               ///< [rows][acc_stride] f32, written
+  std::int64_t acc_stride;  ///< elements, >= num_panels * 16
+  float* scratch;           ///< private, MatmulScratchFloats(inputs) floats, 64-byte aligned
+};
+/// Rows are processed in blocks of this many; bits do not depend on it.
+inline constexpr std::int64_t kMatmulRowBlock = 8;
+inline std::int64_t MatmulScratchFloats(std::int64_t inputs) {
+  return kMatmulRowBlock * PaddedInputs(inputs);
+}
+
+template <typename Act>
+struct AttnResNormArgs {
+  const Act* const* sources;  ///< num_sources rows of [hidden]: blocks in push order, then prefix
+  std::int64_t num_sources;   ///< 1: no mix, the row itself
+  std::int64_t hidden;
+  const float* fold;          ///< [hidden], unused if num_sources == 1
+  const Bf16* norm_weight;    ///< [hidden]
+  float eps;
+  Act* out;                   ///< [hidden]
+  float* scratch;             ///< private, [hidden] f32
+};
+
+template <typename Act>
+struct RmsNormArgs {
+  const Act* in;
+  std::int64_t count;
+  const Bf16* weight;
+  float eps;
+  Act* out;  ///< may equal in
+};
+
+enum class GatedActivation : std::uint8_t { kSitu, kSilu };
+struct GatedParameters {
+  GatedActivation kind;
+  float beta;
+  float linear_beta;  ///< <= 0: up branch uncapped
+};
+
+/// One row: acc holds panels alternating gate, up (16 each); out[16 p + i] = round(act(round(gate),
+/// round(up))) for the first `count` outputs.
+template <typename Act>
+struct GatedPairArgs {
+  const float* acc;
+  std::int64_t count;
+  GatedParameters activation;
+  Act* out;
+};
+
+/// One head of a run of rows of one sequence.
+template <typename Act>
+struct KdaHeadArgs {
+  std::int64_t rows;
+  std::int64_t head_dim;
+  std::int64_t conv_kernel;
+  // [rows][head_dim] each, row stride in elements; this head's columns.
+  const Act* q;
+  const Act* k;
+  const Act* v;
+  const Act* gate;
+  const Act* decay;      ///< f_b output, before dt_bias
+  const Act* beta;       ///< [rows], stride beta_stride: b_proj output before the sigmoid
+  std::int64_t q_stride, k_stride, v_stride, gate_stride, decay_stride, beta_stride;
+  // [conv_kernel][..]: tap t of channel d at taps[t * taps_stride + d]; tap conv_kernel - 1 is the
+  // current row.
+  const float* q_taps;
+  const float* k_taps;
+  const float* v_taps;
+  std::int64_t taps_stride;
+  float a_log;
+  const float* dt_bias;  ///< [head_dim]
+  const float* o_norm;   ///< [head_dim]
+  float eps;             ///< output norm
+  float gate_lower_bound;  ///< < 0; 0 selects the softplus form
+  bool zero_state;       ///< the run starts its sequence: ignore what state and history hold
+  float* state;          ///< [head_dim][state_stride]: key major, updated
+  std::int64_t state_stride;  ///< RoundUp(head_dim, 16); padding stays zero
+  // Last conv_kernel - 1 inputs of the convolution, oldest first: element (age, channel d) at
+  // history[age * history_stride + d]; updated.
+  Act* q_history;
+  Act* k_history;
+  Act* v_history;
+  std::int64_t history_stride;
+  Act* out;              ///< [rows][head_dim], stride out_stride
+  std::int64_t out_stride;
+  float* scratch;        ///< private, KdaScratchFloats(head_dim) floats, 64-byte aligned
+};
+inline std::int64_t KdaScratchFloats(std::int64_t head_dim) {
+  return 8 * RoundUp<std::int64_t>(head_dim, kLanes);
+}
+
+/// One head of one row over positions 0 .. num_positions - 1.
+template <typename Act>
+struct MlaAttentionArgs {
+  const float* latent_query;  ///< [rank]
+  const Act* extra_query;     ///< [extra]
+  std::int64_t rank;
+  std::int64_t extra;
+  const Act* cache;           ///< page pool of this layer: [pages][page_tokens][rank + extra]
+  const std::int32_t* page_table;  ///< page of positions i * page_tokens ..
+  std::int64_t page_tokens;
+  std::int64_t num_positions;  ///< >= 1
+  std::int64_t split;          ///< positions per part (program::kAttentionSplit)
+  float scale;
+  float* out;                 ///< [rank] f32
+  float* scratch;             ///< private, MlaScratchFloats(rank, split)
+};
+inline std::int64_t MlaScratchFloats(std::int64_t rank, std::int64_t split) {
+  return RoundUp<std::int64_t>(rank, kLanes) + RoundUp<std::int64_t>(split, kLanes);
+}
+
+/// One row.
+struct RouterTopKArgs {
+  const float* logits;   ///< [num_experts]
+  const float* bias;     ///< [num_experts]
+  std::int64_t num_experts;
+  std::int64_t top_k;
+  bool softmax;          ///< else sigmoid
+  bool renormalize;
+  float scaling_factor;
+  std::int64_t num_groups;  ///< > topk_groups: group-limited
+  std::int64_t topk_groups;
+  std::int32_t* ids;     ///< [top_k], ascending
+  float* weights;        ///< [top_k]
+  float* scratch;        ///< private, 2 * num_experts + num_groups floats
+};
+
+template <typename Act>
+struct KernelTable {
+  Isa isa;
+  DotOrder dot_order;
+  // Indexed by PanelFormat.
+  void (*matmul[2])(const MatmulArgs<Act>&);
+  void (*matmul_float[2])(const MatmulArgs<float>&);  ///< multiply, then add; kSplitPairs order
+  void (*attn_res_norm)(const AttnResNormArgs<Act>&);
+  void (*rms_norm)(const RmsNormArgs<Act>&);
+  void (*gated_pair)(const GatedPairArgs<Act>&);
+  /// out[i] = round(in[i])
+  void (*store)(const float* in, std::int64_t count, Act* out);
+  /// out[i] = round(residual[i] + round(acc[i]))
+  void (*add_residual)(const float* acc, const Act* residual, std::int64_t count, Act* out);
+  /// out[i] = round(residual[i] + round(acc[i] + aux[i]))
+  void (*add_shared_residual)(const float* acc, const float* aux, const Act* residual,
+                              std::int64_t count, Act* out);
+  /// out[i] = round(round(acc[i]) * round(sigmoid(gate[i])))
+  void (*sigmoid_gate)(const float* acc, const Act* gate, std::int64_t count, Act* out);
+  /// sum[i] = sum[i] + weight * round(acc[i])
+  void (*weighted_add)(const float* acc, float weight, std::int64_t count, float* sum);
+  void (*kda_head)(const KdaHeadArgs<Act>&);
+  void (*mla_attention)(const MlaAttentionArgs<Act>&);
+  void (*router_top_k)(const RouterTopKArgs&);
+};
+
+std::string_view IsaName(Isa isa);
+/// "portable", "avx2", "avx512", "avx512_bf16"; kUsage with the list of names otherwise.
+Result<Isa> ParseIsa(std::string_view name);
+/// Whether this CPU and operating system can run the path.
+bool IsaSupported(Isa isa);
+/// The supported paths, slowest first.
+std::vector<Isa> SupportedIsas();
+/// The best supported path, or the one named by the environment variable MEGALITH_FORCE_ISA (an
+/// error if it is unknown or unsupported).
+Result<Isa> SelectIsa();
+/// Requires IsaSupported(isa).
+const KernelTable<Bf16>& Bf16Kernels(Isa isa);
+/// The portable kernels without activation rounding.
+const KernelTable<float>& Float32Kernels();
+
+}  // namespace megalith::kernels

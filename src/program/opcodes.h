@@ -1,0 +1,61 @@
+#pragma once
+
+// The one table of instructions. Everything that knows about opcodes (dump, verifier, compiler,
+// executors, docs) reads this table; adding an instruction means one line here, its effect in the
+// reference interpreter, and its kernel in the engines.
+//
+// X(enumerator, text name, operands, scope, meaning)
+//   operands: names in the order of Instruction::operands, each `name:access` with access r
+//             (read), w (written) or u (read, then updated in place).
+//   scope:    which rows the instruction touches: kAllRows (every row of its trip register),
+//             kOwnRows (rows first, first + step, ... of Instruction::rows) or kNoRows.
+//
+// Rounding: "round" below means to the Program's activation type (bf16, or no rounding for f32).
+// `dot` is the canonical dot product of kernels/numerics.h. H etc. as in docs/program.md.
+
+#define MEGALITH_OPCODES(X)                                                                        \
+  X(kWait, "wait", "", kNoRows, "only waits: for instructions that depend on two counters")        \
+  X(kStepBegin, "step_begin", "step_input:r", kNoRows,                                             \
+    "wait for the host to publish the step's rows, runs and registers")                            \
+  X(kStepEnd, "step_end", "", kNoRows, "tell the host that this worker has finished the step")     \
+  X(kFetch, "fetch", "", kNoRows,                                                                  \
+    "request the head of weight tile `tile` into store slot `slot`")                               \
+  X(kFetchNext, "fetch_next", "", kNoRows,                                                         \
+    "request entry imm[0] of the next visit's prologue (its first tiles) into its slot")           \
+  X(kEmbed, "embed", "step_input:r prefix:w", kOwnRows,                                            \
+    "prefix[r] = row token[r] of the embedding table")                                             \
+  X(kAttnResNorm, "attn_res_norm", "prefix:r blocks:u out:w step_input:r", kOwnRows,               \
+    "h = softmax mix over the visit's blocks and prefix (scores from RMS-normalised values times " \
+    "vector 0, the fold), round; out = round(h * rsqrt(mean(h^2) + eps) * vector 1). Without "     \
+    "blocks h = prefix. If the visit pushes a block and imm[0] = 1: blocks[n] = prefix afterwards. " \
+    "imm[1] = 1: source row is the step's logit row list, output rows are compact. "               \
+    "scalar[0] = eps")                                                                             \
+  X(kRmsNorm, "rms_norm", "in:r out:w", kOwnRows,                                                  \
+    "out = round(in * rsqrt(mean(in^2) + eps) * vector 0); scalar[0] = eps")                       \
+  X(kMatmul, "matmul", "in:r out:w aux:r residual:r", kAllRows,                                    \
+    "acc[n] = dot(tile row n, in); out = epilogue(acc), see Epilogue")                             \
+  X(kKda, "kda", "q:r k:r v:r gate:r decay:r beta:r out:w state:u conv:u step_input:r", kAllRows,  \
+    "heads imm[0]..imm[1] of every run: short convolution + SiLU, L2 norm of q and k, decay, "     \
+    "delta rule row by row, output norm, sigmoid gate. Vectors: q, k, v taps, A_log, dt_bias, "    \
+    "o_norm. A run that starts at position 0 starts from zero state. scalar[0] = eps of the "      \
+    "output norm, scalar[1] = gate lower bound (0: softplus form)")                                \
+  X(kMlaAppend, "mla_append", "in:r cache:w step_input:r", kOwnRows,                               \
+    "cache row at the row's position = round(RMS norm of in[0..rank) * vector 0), in[rank..end); " \
+    "scalar[0] = eps, imm[0] = rank")                                                              \
+  X(kMlaAttention, "mla_attention", "query:r latent_query:r cache:r out:w step_input:r", kAllRows, \
+    "heads imm[0]..imm[1]: softmax over all positions <= the row's own of (latent_query . latent " \
+    "+ extra query . extra key) * scalar[0]; out = probabilities . latents (float). Context is "   \
+    "split every kAttentionSplit positions; parts are merged in ascending order")                  \
+  X(kRouterTopK, "router_top_k", "scores:r ids:w weights:w", kOwnRows,                             \
+    "s = sigmoid(scores) (or softmax: imm[2] = 1); the imm[0] largest of s + vector 0 (lowest id " \
+    "on ties), ids ascending; weight = s / (sum of the selected s + 1e-20) * scalar[0] if "        \
+    "imm[1] = 1 else s * scalar[0]; groups: imm[3] = num_expert_group, imm[4] = topk_group")       \
+  X(kRoutePlan, "route_plan", "ids:r weights:r plan:w", kNoRows,                                   \
+    "lists of rows per expert: writes the plan and the register active_experts; imm[0] = experts, " \
+    "imm[1] = experts per row")                                                                    \
+  X(kExpertGateUp, "expert_gate_up", "in:r plan:r out:w", kNoRows,                                 \
+    "for every active expert e and each of its pairs (row): g, u = dot(w1 / w3 rows of the tile, " \
+    "in[row]), rounded; out[pair] = round(gated activation)")                                      \
+  X(kExpertDown, "expert_down", "in:r plan:r out:w", kNoRows,                                      \
+    "y_e = round(dot(w2 rows of the tile, in[pair])); out[row] = round(sum over the row's experts, " \
+    "ascending, of weight * y_e)")
