@@ -1,0 +1,42 @@
+#pragma once
+
+// Model + machine -> Program, in three steps: the layer kinds' operations as a sharded graph
+// (graph.h), their partition over workers (emit_*.cc), and the waits and signals that order them
+// (synchronize.h).
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "base/result.h"
+#include "model/model.h"
+#include "program/program.h"
+
+namespace megalith::program {
+
+struct CompileOptions {
+  std::int32_t num_workers = 1;
+  std::int32_t max_rows = 1;        ///< row bucket
+  std::int32_t max_logit_rows = 1;  ///< <= max_rows
+  DType activation_dtype = DType::kBf16;
+  std::int32_t num_slots = 1;       ///< sequences that may be alive at once
+  std::int32_t page_tokens = 64;
+  std::int32_t max_positions = 4096;  ///< longest sequence; the pool holds num_slots of them
+  /// Weight tiles fetched ahead per worker: at most half of a core's L2.
+  std::int32_t store_slots = 4;
+  std::int64_t store_slot_bytes = 128 << 10;
+  /// Storage of a matrix (name without `.weight`, `{layer}`/`{expert}` not filled in) in the
+  /// checkpoint. Empty: routed experts MXFP4, all else bf16, as Kimi K3 is published.
+  std::function<WeightFormat(std::string_view name)> weight_format;
+};
+
+/// The Program for rows <= max_rows. Weight arenas (tiles, offsets, bases) depend on the model and
+/// num_workers only, so Programs of several row buckets share one set of packed weights.
+/// Errors: kUnsupported names a config value with no implementation; kUsage for impossible options.
+Result<Program> Compile(const model::Model& model, const CompileOptions& options);
+
+/// The smallest row bucket >= rows: 1, 2, 4, 8, 16, 64, 256.
+std::int32_t RowBucket(std::int32_t rows);
+inline constexpr std::int32_t kMaxRowBucket = 256;
+
+}  // namespace megalith::program
