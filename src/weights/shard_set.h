@@ -1,0 +1,76 @@
+#pragma once
+
+// The tensors of a directory: every shard that model.safetensors.index.json names, or the single
+// model.safetensors. Knows files and names, no model.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/result.h"
+
+namespace megalith::weights {
+
+/// Where a tensor lies. Cheap to copy; name and shape live as long as the ShardSet.
+struct TensorView {
+  std::string_view name;  ///< as stored, with the file's prefix
+  DType dtype = DType::kBf16;
+  std::span<const std::int64_t> shape;
+  std::uint32_t shard = 0;
+  std::uint64_t file_offset = 0;  ///< bytes from the start of the shard's file
+  std::uint64_t num_bytes = 0;
+};
+
+/// Const after Open: every member may be called from any number of threads at once.
+class ShardSet {
+ public:
+  /// Reads the index and all headers, and no tensor data.
+  /// kNotFound: neither file is there, or shards that the index names are missing (all are listed,
+  /// with the gaps in their numbering). kBadFile: a shard whose header or size is wrong (see
+  /// safetensors.h), a shard name that leaves the directory, an index entry whose tensor is not in
+  /// its shard, a tensor in two shards.
+  static Result<ShardSet> Open(const std::string& directory);
+
+  ShardSet(ShardSet&&) noexcept;
+  ShardSet& operator=(ShardSet&&) noexcept;
+  ~ShardSet();
+
+  std::size_t num_tensors() const;
+  /// `index` in [0, num_tensors()): by shard, then by position in the file.
+  TensorView At(std::size_t index) const;
+  /// Index of the tensor with exactly this name.
+  std::optional<std::size_t> Find(std::string_view name) const;
+  /// False for a tensor that lies in a shard although the index does not list it.
+  bool IsIndexed(std::size_t index) const;
+
+  std::size_t num_shards() const;
+  const std::string& ShardPath(std::size_t shard) const;  ///< directory/file
+  std::string_view ShardName(std::size_t shard) const;    ///< file name only
+  std::uint64_t ShardBytes(std::size_t shard) const;      ///< size of the file
+
+  /// Copies a tensor's bytes; destination.size() must be view.num_bytes (kUsage).
+  Status Read(const TensorView& view, std::span<std::byte> destination) const;
+  /// Copies `destination.size()` bytes from byte `offset` of the tensor.
+  Status ReadRange(const TensorView& view, std::uint64_t offset,
+                   std::span<std::byte> destination) const;
+  /// The tensor's bytes in a read-only map of the shard, made on first use and kept. The address is
+  /// a multiple of the element size only if the file's layout makes it so: see Bytes.
+  Result<std::span<const std::byte>> Map(const TensorView& view) const;
+  /// As Map, but where the mapped address is not a multiple of the element size the bytes are
+  /// copied to `scratch` (resized as needed) and that is returned: always safe to read as elements.
+  Result<std::span<const std::byte>> Bytes(const TensorView& view,
+                                           std::vector<std::byte>* scratch) const;
+
+ private:
+  struct State;
+  explicit ShardSet(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace megalith::weights
