@@ -80,8 +80,8 @@ enum class BufferKind : std::uint8_t {
   kLogitRows,  ///< one row per requested logit row
   kPairs,      ///< one row per (row, chosen expert)
   kSingle,     ///< one row: tables
-  kKdaState,   ///< per slot and KDA layer: [heads * head_dim * value stride] f32
-  kConvState,  ///< per slot and KDA layer: [(kernel - 1) * 3 * heads * head_dim]
+  kKdaState,   ///< per slot and KDA layer: [heads][head_dim keys][RoundUp(head_dim, 16) values] f32
+  kConvState,  ///< per slot and KDA layer: [heads][kernel - 1, oldest first][q, k, v][head_dim]
   kMlaCache,   ///< per page and MLA layer: [page tokens][rank + extra]
   kStepInput,  ///< written by the host between steps: rows, runs, page tables
 };
@@ -97,6 +97,15 @@ struct Buffer {
   std::int64_t offset = 0;      ///< bytes into the activation arena; unused for state and host input.
                                 ///< Buffers that are never live together may overlap.
 };
+
+// The plan that kRoutePlan writes (i32, one row) for E experts and P = max_rows * top_k pairs:
+//   [0, E)            ids of the active experts, ascending; register active_experts says how many
+//   [E, 2E + 1)       first pair of each active expert; one more entry ends the last
+//   [2E + 1, + P)     row of each pair; pairs of one expert in ascending row order
+//   [2E + 1 + P, + P) routing weight of each pair, the bits of a float
+inline constexpr std::int64_t PlanColumns(std::int64_t num_experts, std::int64_t num_pairs) {
+  return 2 * num_experts + 1 + 2 * num_pairs;
+}
 
 /// Bytes a buffer occupies in the activation arena; 0 for state and host input.
 std::int64_t BufferBytes(const Buffer& buffer);

@@ -1,0 +1,115 @@
+#include "program/program.h"
+
+namespace megalith::program {
+namespace {
+
+/// Splits "a:r b:w" into names and accesses.
+OpcodeInfo MakeInfo(std::string_view name, std::string_view operands, RowScope scope,
+                    std::string_view meaning) {
+  OpcodeInfo info{name, {}, {}, scope, meaning};
+  while (!operands.empty()) {
+    const std::size_t space = std::min(operands.find(' '), operands.size());
+    const std::string_view operand = operands.substr(0, space);
+    const std::size_t colon = operand.find(':');
+    info.operand_names.push_back(operand.substr(0, colon));
+    const char access = operand[colon + 1];
+    info.operand_access.push_back(access == 'r'   ? Access::kRead
+                                  : access == 'w' ? Access::kWrite
+                                                  : Access::kUpdate);
+    operands.remove_prefix(std::min(space + 1, operands.size()));
+  }
+  return info;
+}
+
+std::vector<OpcodeInfo> MakeTable() {
+  using enum RowScope;
+  return {
+#define X(enumerator, name, operands, scope, meaning) MakeInfo(name, operands, scope, meaning),
+      MEGALITH_OPCODES(X)
+#undef X
+  };
+}
+
+}  // namespace
+
+const OpcodeInfo& Info(Opcode opcode) {
+  static const std::vector<OpcodeInfo> table = MakeTable();
+  return table[static_cast<std::size_t>(opcode)];
+}
+
+std::int64_t DTypeBytes(DType dtype) {
+  switch (dtype) {
+    case DType::kBf16: return 2;
+    case DType::kF32:
+    case DType::kI32: return 4;
+    case DType::kU8: return 1;
+  }
+  return 0;
+}
+
+std::string_view DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kBf16: return "bf16";
+    case DType::kF32: return "f32";
+    case DType::kI32: return "i32";
+    case DType::kU8: return "u8";
+  }
+  return "?";
+}
+
+std::string_view WeightFormatName(WeightFormat format) {
+  return format == WeightFormat::kBf16 ? "bf16" : "mxfp4";
+}
+
+std::string_view RegisterName(Register value) {
+  switch (value) {
+    case Register::kOne: return "one";
+    case Register::kRows: return "rows";
+    case Register::kLogitRows: return "logit_rows";
+    case Register::kActiveExperts: return "active_experts";
+  }
+  return "?";
+}
+
+bool IsState(BufferKind kind) {
+  return kind == BufferKind::kKdaState || kind == BufferKind::kConvState ||
+         kind == BufferKind::kMlaCache;
+}
+
+std::int64_t BufferBytes(const Buffer& buffer) {
+  if (IsState(buffer.kind) || buffer.kind == BufferKind::kStepInput) return 0;
+  return buffer.rows * buffer.row_stride * DTypeBytes(buffer.dtype);
+}
+
+StepBytes CountStepBytes(const Program& program, std::int64_t rows, std::int64_t active_experts) {
+  StepBytes bytes;
+  for (const Visit& visit : program.visits) {
+    const Segment& segment = program.segments[visit.segment];
+    for (const Vector& vector : segment.vectors) bytes.vector_source += vector.source_bytes;
+    bytes.packed += segment.vector_bytes;
+    for (const Stream& stream : segment.streams) {
+      for (const Tile& tile : stream.tiles) {
+        const bool expert = program.tensors[tile.tensor].num_experts > 0;
+        (expert ? bytes.expert_source : bytes.dense_source) +=
+            tile.source_bytes * (expert ? active_experts : 1);
+        bytes.packed += tile.bytes * (expert ? active_experts : 1);
+      }
+    }
+  }
+  const std::int64_t row_bytes = program.hidden_size * DTypeBytes(DType::kBf16);
+  bytes.embedding_source = rows * row_bytes;
+  bytes.packed += bytes.embedding_source;
+  return bytes;
+}
+
+std::int64_t CountInstructions(const Program& program) {
+  std::int64_t count = 0;
+  for (const Segment& segment : program.segments) {
+    for (const Stream& stream : segment.streams) {
+      count += static_cast<std::int64_t>(stream.instructions.size());
+    }
+  }
+  return count;
+}
+
+}  // namespace megalith::program
