@@ -1,5 +1,7 @@
 #include "base/cgroup.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <string_view>
@@ -30,8 +32,9 @@ constexpr Names kVersion2 = {"memory.max", "memory.current", "active_file", "ina
 std::vector<std::string> GroupFolders(const std::string& mount, std::string_view group) {
   std::vector<std::string> folders;
   while (!group.empty() && group != "/") {
-    folders.push_back(mount + std::string(group));
-    group = group.substr(0, group.rfind('/'));
+    folders.push_back(fmt::format("{}/{}", mount, group));
+    const std::size_t slash = group.rfind('/');
+    group = slash == std::string_view::npos ? std::string_view() : group.substr(0, slash);
   }
   folders.push_back(mount);
   return folders;
@@ -99,7 +102,7 @@ CgroupLimits ReadCgroupLimits(const KernelFiles& files) {
     const std::string_view controllers = line.substr(first + 1, second - first - 1);
     const std::string_view group = line.substr(second + 1);
     if (controllers.empty()) {
-      limits.version = std::max(limits.version, 2);
+      if (limits.version == 0) limits.version = 2;
       for (const std::string& folder : GroupFolders(root, group)) {
         TightenMemory(folder, kVersion2, &limits);
         TightenCpuMax(folder + "/cpu.max", &limits);
