@@ -81,6 +81,9 @@ struct Model {
   float lora_norm_eps = 1e-6f;
   std::int64_t attn_res_block_size = 0;  ///< 0: plain residual
   bool tie_word_embeddings = false;
+  /// quantization_config declares MXFP4 routed experts. Which tensors really are MXFP4 is decided
+  /// by the tensors of the checkpoint; this serves those who have a config only.
+  bool declares_mxfp4_experts = false;
   std::int64_t bos_token_id = -1;
   std::vector<std::int64_t> eos_token_ids;  ///< generation stops on any of these
   std::int64_t pad_token_id = -1;

@@ -7,6 +7,8 @@
 // Names here have no prefix: `layers.3.self_attn.q_proj`, `embed_tokens.weight`, `lm_head`. The
 // prefix of a file (`language_model.model.` or `model.`) belongs to the checkpoint.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -63,6 +65,23 @@ struct TensorRules {
 
 /// The rules of `model`. Without tie_word_embeddings `lm_head` is among them.
 TensorRules MakeTensorRules(const Model& model);
+
+/// Tensors, elements and bytes in the file. Saturates instead of wrapping.
+struct StoredSize {
+  std::uint64_t num_tensors = 0;
+  std::uint64_t num_parameters = 0;
+  std::uint64_t num_bytes = 0;
+};
+
+/// One tensor of this rule as files hold it: `mxfp4` (kMatrix only) as codes and scales, two
+/// tensors of rows x columns parameters.
+StoredSize SizeOf(const TensorRule& rule, bool mxfp4);
+
+/// All tensors by part, [kNumParts]; routed experts as MXFP4 or BF16, all other matrices as BF16.
+std::array<StoredSize, kNumParts> CountTensors(const TensorRules& rules, bool mxfp4_experts);
+
+/// Sum over the parts.
+StoredSize Total(const std::array<StoredSize, kNumParts>& parts);
 
 /// `rule.name` with the placeholders replaced, into `out` (reused, no allocation after the first).
 void ExpandTensorName(const TensorRule& rule, std::int64_t layer, std::int64_t expert,

@@ -66,6 +66,10 @@ class TensorHeader {
     std::uint64_t end;
   };
 
+  Status CheckNames(std::string_view source) const;
+  /// Sorts the entries by position.
+  Status CheckRanges(std::uint64_t file_bytes, std::string_view source);
+
   std::string names_;
   std::vector<std::int64_t> shapes_;
   std::vector<Entry> entries_;

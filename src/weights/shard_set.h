@@ -49,6 +49,9 @@ class ShardSet {
   /// False for a tensor that lies in a shard although the index does not list it.
   bool IsIndexed(std::size_t index) const;
 
+  /// What looks odd but does no harm: tensors that the index does not list, a wrong total_size.
+  const std::vector<std::string>& warnings() const;
+
   std::size_t num_shards() const;
   const std::string& ShardPath(std::size_t shard) const;  ///< directory/file
   std::string_view ShardName(std::size_t shard) const;    ///< file name only

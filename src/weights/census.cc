@@ -1,0 +1,257 @@
+#include "weights/census.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "weights/quote.h"
+
+namespace megalith::weights {
+namespace {
+
+using model::TensorKind;
+using model::TensorRule;
+
+constexpr std::size_t kMaxListed = 8;
+constexpr std::int64_t kMxfp4Group = 32;
+constexpr NamePrefix kNested{"language_model.model.", "language_model."};
+constexpr NamePrefix kBare{"model.", ""};
+constexpr std::string_view kHeadStem = "lm_head";
+
+/// Parts of multimodal checkpoints that a text model does not use.
+constexpr std::array<std::string_view, 2> kSkippedPrefixes = {"vision_tower.", "mm_projector."};
+
+std::string ShapeText(std::span<const std::int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+/// A count and the first few lines.
+class Listing {
+ public:
+  void Add(std::string line) {
+    if (++count_ <= kMaxListed) lines_.push_back(std::move(line));
+  }
+  std::size_t count() const { return count_; }
+  const std::vector<std::string>& lines() const { return lines_; }
+  std::string Text(std::string_view what) const {
+    return fmt::format("{} {}: {}{}", count_, what, fmt::join(lines_, "; "),
+                       count_ > kMaxListed ? "; ..." : "");
+  }
+
+ private:
+  std::size_t count_ = 0;
+  std::vector<std::string> lines_;
+};
+
+class CensusTaker {
+ public:
+  CensusTaker(const ShardSet& shards, const NamePrefix& prefix)
+      : shards_(shards), prefix_(prefix), found_(shards.num_tensors(), false) {}
+
+  void Visit(const TensorRule& rule, std::string_view name) {
+    if (rule.kind == TensorKind::kMatrix) {
+      VisitMatrix(rule, name);
+      return;
+    }
+    if (const auto id = Take(name, "")) {
+      Check(*id, rule, shards_.At(*id).shape, rule.dtype);
+    } else {
+      Absent(name, "");
+    }
+  }
+
+  /// A head beside tied embeddings: the released code uses the embedding and so does this one.
+  void VisitTiedHead(const model::Model& model) {
+    const auto id = Take("lm_head", ".weight");
+    if (!id) return;
+    --num_expected_;
+    TensorRule rule;
+    rule.kind = TensorKind::kMatrix;
+    rule.shape = {model.vocab_size, model.hidden_size};
+    Check(*id, rule, shards_.At(*id).shape, DType::kBf16);
+    warnings_.push_back(
+        fmt::format("{}: not used, tie_word_embeddings is true: the embedding is the head",
+                    shards_.At(*id).name));
+  }
+
+  Result<Census> Finish(std::string_view directory);
+
+ private:
+  std::optional<std::size_t> Take(std::string_view name, std::string_view ending) {
+    FullName(prefix_, name, &stored_name_);
+    stored_name_ += ending;
+    const auto id = shards_.Find(stored_name_);
+    if (!id) return std::nullopt;
+    found_[*id] = true;
+    if (!shards_.IsIndexed(*id)) {
+      absent_.Add(fmt::format("{} (it lies in {}, but the index does not list it)", stored_name_,
+                              ShardName(*id)));
+      return std::nullopt;
+    }
+    ++num_expected_;
+    return id;
+  }
+
+  void VisitMatrix(const TensorRule& rule, std::string_view name) {
+    const auto weight = Take(name, ".weight");
+    const auto packed = Take(name, ".weight_packed");
+    const auto scale = Take(name, ".weight_scale");
+    if (weight && (packed || scale)) {
+      wrong_.Add(fmt::format("{} is stored both as .weight and as {}", StoredStem(name),
+                             packed ? ".weight_packed" : ".weight_scale"));
+      return;
+    }
+    if (weight) {
+      Check(*weight, rule, shards_.At(*weight).shape, DType::kBf16);
+      return;
+    }
+    if (!packed && !scale) {
+      Absent(name, ".weight");
+      return;
+    }
+    if (!packed || !scale) {
+      Absent(name, packed ? ".weight_scale" : ".weight_packed");
+      return;
+    }
+    const std::int64_t rows = rule.shape[0];
+    const std::int64_t columns = rule.shape[1];
+    if (columns % kMxfp4Group != 0) {
+      wrong_.Add(fmt::format("{}: {} columns are not a multiple of {}", shards_.At(*packed).name,
+                             columns, kMxfp4Group));
+      return;
+    }
+    CheckShape(*packed, std::array{rows, columns / 2}, DType::kU8);
+    CheckShape(*scale, std::array{rows, columns / kMxfp4Group}, DType::kU8);
+  }
+
+  void Check(std::size_t id, const TensorRule& rule, std::span<const std::int64_t> found,
+             DType dtype) {
+    const std::span<const std::int64_t> shape = rule.shape;
+    if (rule.kind == TensorKind::kConvTaps && found.size() == 2) {
+      CheckShape(id, std::array{shape[0], shape[2]}, dtype);
+    } else if (rule.kind == TensorKind::kPerHead && found.size() == 1 && found[0] >= shape[0]) {
+      CheckShape(id, found, dtype);  // entries past the heads are padding
+    } else {
+      CheckShape(id, shape, dtype);
+    }
+  }
+
+  void CheckShape(std::size_t id, std::span<const std::int64_t> shape, DType dtype) {
+    const TensorView view = shards_.At(id);
+    if (view.dtype == dtype &&
+        std::equal(shape.begin(), shape.end(), view.shape.begin(), view.shape.end())) {
+      return;
+    }
+    wrong_.Add(fmt::format("{} in {}: {} {} expected, {} {} found", view.name, ShardName(id),
+                           DTypeName(dtype), ShapeText(shape), DTypeName(view.dtype),
+                           ShapeText(view.shape)));
+  }
+
+  std::string StoredStem(std::string_view name) const {
+    std::string stem;
+    FullName(prefix_, name, &stem);
+    return stem;
+  }
+  void Absent(std::string_view name, std::string_view ending) {
+    absent_.Add(StoredStem(name) + std::string(ending));
+  }
+  std::string_view ShardName(std::size_t id) const {
+    return shards_.ShardName(shards_.At(id).shard);
+  }
+
+  const ShardSet& shards_;
+  NamePrefix prefix_;
+  std::vector<bool> found_;
+  std::string stored_name_;
+  std::uint64_t num_expected_ = 0;
+  Listing absent_;
+  Listing wrong_;
+  std::vector<std::string> warnings_;
+};
+
+bool IsSkipped(std::string_view name) {
+  return std::any_of(kSkippedPrefixes.begin(), kSkippedPrefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+Result<Census> CensusTaker::Finish(std::string_view directory) {
+  if (absent_.count() > 0 || wrong_.count() > 0) {
+    std::string text;
+    if (absent_.count() > 0) text += absent_.Text("tensors are absent");
+    if (wrong_.count() > 0) {
+      if (!text.empty()) text += ". ";
+      text += wrong_.Text("tensors are wrong");
+    }
+    return Fail(ErrorCode::kBadTensor, "{}: {}", directory, text);
+  }
+  Census census;
+  census.num_expected = num_expected_;
+  census.warnings = std::move(warnings_);
+  Listing unknown;
+  for (std::size_t id = 0; id < found_.size(); ++id) {
+    if (found_[id]) continue;
+    const TensorView view = shards_.At(id);
+    if (IsSkipped(view.name)) {
+      ++census.num_skipped;
+      census.skipped_bytes += view.num_bytes;
+    } else {
+      unknown.Add(
+          fmt::format("{} in {}: unknown tensor, ignored", Quote(view.name), ShardName(id)));
+    }
+  }
+  census.num_unknown = unknown.count();
+  census.warnings.insert(census.warnings.end(), unknown.lines().begin(), unknown.lines().end());
+  if (unknown.count() > unknown.lines().size()) {
+    census.warnings.push_back(
+        fmt::format("{} more unknown tensors", unknown.count() - unknown.lines().size()));
+  }
+  return census;
+}
+
+}  // namespace
+
+Result<NamePrefix> DetectPrefix(const ShardSet& shards, std::string_view directory) {
+  std::optional<std::size_t> nested;
+  std::optional<std::size_t> bare;
+  for (std::size_t id = 0; id < shards.num_tensors(); ++id) {
+    const std::string_view name = shards.At(id).name;
+    if (name.starts_with(kNested.head)) {
+      if (!nested) nested = id;
+    } else if (name.starts_with(kBare.body) || name.starts_with("lm_head.")) {
+      if (!bare) bare = id;
+    }
+    if (nested && bare) break;
+  }
+  if (nested && bare) {
+    const TensorView a = shards.At(*nested);
+    const TensorView b = shards.At(*bare);
+    return Fail(ErrorCode::kBadTensor,
+                "{}: names with and without language_model. are mixed: {} in {}, {} in {}",
+                directory, Quote(a.name), shards.ShardName(a.shard), Quote(b.name),
+                shards.ShardName(b.shard));
+  }
+  if (!nested && !bare) {
+    return Fail(ErrorCode::kBadTensor, "{}: no tensor is named {}... or {}...", directory,
+                kNested.body, kBare.body);
+  }
+  return nested ? kNested : kBare;
+}
+
+void FullName(const NamePrefix& prefix, std::string_view name, std::string* out) {
+  out->assign(name.starts_with(kHeadStem) ? prefix.head : prefix.body);
+  out->append(name);
+}
+
+Result<Census> TakeCensus(const ShardSet& shards, const NamePrefix& prefix,
+                          const model::Model& model, const model::TensorRules& rules,
+                          std::string_view directory) {
+  CensusTaker taker(shards, prefix);
+  model::ForEachTensor(rules, [&](const TensorRule& rule, std::int64_t, std::int64_t,
+                                  std::string_view name) { taker.Visit(rule, name); });
+  if (model.tie_word_embeddings) taker.VisitTiedHead(model);
+  return taker.Finish(directory);
+}
+
+}  // namespace megalith::weights

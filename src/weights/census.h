@@ -1,0 +1,34 @@
+#pragma once
+
+// Compares the tensors of a ShardSet with those a Model needs. Private to this folder; the result
+// is public through checkpoint.h.
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "model/model.h"
+#include "model/tensors.h"
+#include "weights/checkpoint.h"
+#include "weights/shard_set.h"
+
+namespace megalith::weights {
+
+/// How this file's names relate to the names without prefix.
+struct NamePrefix {
+  std::string_view body;  ///< before `layers.`: "language_model.model." or "model."
+  std::string_view head;  ///< before `lm_head.`: "language_model." or ""
+};
+
+/// kBadTensor when names of both forms, or of neither, are present.
+Result<NamePrefix> DetectPrefix(const ShardSet& shards, std::string_view directory);
+
+/// `name` (without prefix, with its ending) as the file spells it, into `out`.
+void FullName(const NamePrefix& prefix, std::string_view name, std::string* out);
+
+/// Checks every tensor. kBadTensor with counts and the first of each kind.
+Result<Census> TakeCensus(const ShardSet& shards, const NamePrefix& prefix,
+                          const model::Model& model, const model::TensorRules& rules,
+                          std::string_view directory);
+
+}  // namespace megalith::weights
