@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace megalith::apps {
+
+/// The checkpoint folder to use: `argument` if not empty, else the environment variable
+/// MEGALITH_MODEL, else the embedded k3-nano, looked for relative to this program (in a build
+/// folder and as installed) and where the sources were at build time. kNotFound lists what was
+/// tried.
+Result<std::string> ResolveModel(const std::string& argument);
+
+}  // namespace megalith::apps

@@ -1,0 +1,94 @@
+// megalith: the command line. Everything it does is in the libraries; this parses and reports.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <string>
+
+#include "base/log.h"
+#include "cli.h"
+#include "commands.h"
+#include "exit_code.h"
+#include "interrupt.h"
+
+namespace megalith::apps {
+namespace {
+
+void LogToStderr(bool quiet) {
+  SetLogSink([quiet](LogLevel level, std::string_view message) {
+    if (level == LogLevel::kDebug || (quiet && level < LogLevel::kWarning)) return;
+    fmt::print(stderr, "megalith: {}{}\n",
+               level == LogLevel::kInfo ? "" : fmt::format("{}: ", LogLevelName(level)), message);
+  });
+}
+
+/// What to print for a command line that does not parse.
+std::string FailureMessage(const CLI::App* app, const CLI::Error& error) {
+  return fmt::format("megalith: error: {}\n{}\n", error.what(),
+                     app->get_help_ptr() == nullptr ? "" : "Run with --help for more information.");
+}
+
+/// CLI11 says of an unknown command only that one is missing.
+Status CheckCommandName(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return {};
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->check_name(argv[1])) return {};
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", command->get_name());
+  }
+  return Fail(ErrorCode::kUsage, "there is no command '{}'; the commands are {}", argv[1], known);
+}
+
+/// A full disk or closed pipe must not pass for success.
+Status FlushResults() {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    return Fail(ErrorCode::kIo, "stdout: results could not be written");
+  }
+  return {};
+}
+
+ExitCode Report(const Status& status) {
+  if (status) return ExitCode::kFine;
+  fmt::print(stderr, "megalith: error: {}: {}\n", ErrorCodeName(status.error().code),
+             status.error().message);
+  return ExitCodeOf(status.error().code);
+}
+
+ExitCode Run(int argc, char** argv) {
+  CLI::App app("Megalith runs Kimi K3-class language models as one proved program per device.",
+               "megalith");
+  app.set_version_flag("--version", "megalith " MEGALITH_VERSION);
+  app.require_subcommand(1);
+  app.footer("megalith COMMAND --help shows the options of a command, with examples.");
+  app.failure_message(FailureMessage);
+  Cli cli;
+  cli.cancel = CatchInterrupts();
+  RegisterDoctor(app, cli);
+
+  if (const Status status = CheckCommandName(app, argc, argv); !status) return Report(status);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Help and version are "errors" with code 0.
+    return app.exit(error, std::cout, std::cerr) == 0 ? ExitCode::kFine : ExitCode::kUsage;
+  }
+  LogToStderr(cli.common.quiet);
+  Status status = cli.command();
+  if (status) status = FlushResults();
+  return Report(status);
+}
+
+}  // namespace
+}  // namespace megalith::apps
+
+int main(int argc, char** argv) {
+  // The libraries do not throw; the standard library may, when memory runs out.
+  try {
+    return static_cast<int>(megalith::apps::Run(argc, argv));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "megalith: error: %s\n", error.what());
+    return static_cast<int>(megalith::apps::ExitCode::kRunFailed);
+  }
+}
