@@ -18,8 +18,7 @@
   X(kStepBegin, "step_begin", "step_input:r", kNoRows,                                             \
     "wait for the host to publish the step's rows, runs and registers")                            \
   X(kStepEnd, "step_end", "", kNoRows, "tell the host that this worker has finished the step")     \
-  X(kFetch, "fetch", "", kNoRows,                                                                  \
-    "request the head of weight tile `tile` into store slot `slot`")                               \
+  X(kFetch, "fetch", "", kNoRows, "request the head of weight tile `tile` into store slot `slot`") \
   X(kFetchNext, "fetch_next", "", kNoRows,                                                         \
     "request entry imm[0] of the next visit's prologue (its first tiles) into its slot")           \
   X(kEmbed, "embed", "step_input:r prefix:w", kOwnRows,                                            \
@@ -27,7 +26,9 @@
   X(kAttnResNorm, "attn_res_norm", "prefix:r blocks:u out:w step_input:r", kOwnRows,               \
     "h = softmax mix over the visit's blocks and prefix (scores from RMS-normalised values times " \
     "vector 0, the fold), round; out = round(h * rsqrt(mean(h^2) + eps) * vector 1). Without "     \
-    "blocks h = prefix. If the visit pushes a block and imm[0] = 1: blocks[n] = prefix afterwards. " \
+    "blocks h = prefix. Blocks are the visit's num_blocks; with imm[0] = 0 also the one this "     \
+    "visit "                                                                                       \
+    "has pushed. If the visit pushes a block and imm[0] = 1: blocks[n] = prefix afterwards. "      \
     "imm[1] = 1: source row is the step's logit row list, output rows are compact. "               \
     "scalar[0] = eps")                                                                             \
   X(kRmsNorm, "rms_norm", "in:r out:w", kOwnRows,                                                  \
@@ -51,11 +52,13 @@
     "on ties), ids ascending; weight = s / (sum of the selected s + 1e-20) * scalar[0] if "        \
     "imm[1] = 1 else s * scalar[0]; groups: imm[3] = num_expert_group, imm[4] = topk_group")       \
   X(kRoutePlan, "route_plan", "ids:r weights:r plan:w", kNoRows,                                   \
-    "lists of rows per expert: writes the plan and the register active_experts; imm[0] = experts, " \
+    "lists of rows per expert: writes the plan and the register active_experts; imm[0] = "         \
+    "experts, "                                                                                    \
     "imm[1] = experts per row")                                                                    \
   X(kExpertGateUp, "expert_gate_up", "in:r plan:r out:w", kNoRows,                                 \
     "for every active expert e and each of its pairs (row): g, u = dot(w1 / w3 rows of the tile, " \
     "in[row]), rounded; out[pair] = round(gated activation)")                                      \
   X(kExpertDown, "expert_down", "in:r plan:r out:w", kNoRows,                                      \
-    "y_e = round(dot(w2 rows of the tile, in[pair])); out[row] = round(sum over the row's experts, " \
+    "y_e = round(dot(w2 rows of the tile, in[pair])); out[row] = round(sum over the row's "        \
+    "experts, "                                                                                    \
     "ascending, of weight * y_e)")

@@ -1,0 +1,213 @@
+#include "program/compile/builder.h"
+
+#include <algorithm>
+
+#include "base/align.h"
+#include "kernels/layout.h"
+
+namespace megalith::program {
+namespace {
+
+constexpr std::int64_t kRowAlignment = 32;     // elements: rows start on a cache line for bf16
+constexpr std::int64_t kArenaAlignment = 64;   // bytes
+
+kernels::PanelFormat ToPanelFormat(WeightFormat format) {
+  return format == WeightFormat::kBf16 ? kernels::PanelFormat::kBf16 : kernels::PanelFormat::kMxfp4;
+}
+
+/// Bytes of `outputs` rows of `inputs` elements as stored in the checkpoint.
+std::int64_t SourceBytes(WeightFormat format, std::int64_t outputs, std::int64_t inputs) {
+  if (format == WeightFormat::kBf16) return outputs * inputs * 2;
+  return outputs * (inputs / 2 + inputs / kernels::kBlockInputs);
+}
+
+std::int64_t ProductPanelBytes(const ProgramBuilder& builder, const Product& product) {
+  const Tensor& tensor = builder.program.tensors[product.tensor];
+  return kernels::PanelBytes(ToPanelFormat(tensor.format), product.num_inputs) *
+         (product.pair_tensor == kNone ? 1 : 2);
+}
+
+std::int64_t NumPanels(const Product& product) {
+  return CeilDiv<std::int64_t>(product.num_outputs, kernels::kPanelOutputs);
+}
+
+}  // namespace
+
+std::uint32_t ProgramBuilder::AddBuffer(std::string name, BufferKind kind, DType dtype,
+                                        std::int64_t columns) {
+  Buffer buffer{.name = std::move(name), .kind = kind, .dtype = dtype, .columns = columns};
+  buffer.row_stride = RoundUp(std::max<std::int64_t>(columns, 1), kRowAlignment);
+  switch (kind) {
+    case BufferKind::kRows: buffer.rows = options.max_rows; break;
+    case BufferKind::kLogitRows: buffer.rows = options.max_logit_rows; break;
+    case BufferKind::kPairs: buffer.rows = options.max_rows * model.moe.num_experts_per_token; break;
+    default:
+      buffer.rows = 1;
+      buffer.row_stride = std::max<std::int64_t>(columns, 1);
+  }
+  if (const std::int64_t bytes = BufferBytes(buffer); bytes > 0) {
+    buffer.offset = arena_position_;
+    arena_position_ = RoundUp(arena_position_ + bytes, kArenaAlignment);
+    arena_high_ = std::max(arena_high_, arena_position_);
+  }
+  program.buffers.push_back(std::move(buffer));
+  return static_cast<std::uint32_t>(program.buffers.size() - 1);
+}
+
+std::uint32_t ProgramBuilder::AddTensor(std::string name, std::int64_t outputs, std::int64_t inputs,
+                                        std::int64_t num_experts) {
+  for (std::size_t i = 0; i < program.tensors.size(); ++i) {
+    if (program.tensors[i].name == name) return static_cast<std::uint32_t>(i);
+  }
+  WeightFormat format = num_experts > 0 ? WeightFormat::kMxfp4 : WeightFormat::kBf16;
+  if (options.weight_format) format = options.weight_format(name);
+  program.tensors.push_back({std::move(name), format, outputs, inputs, num_experts});
+  return static_cast<std::uint32_t>(program.tensors.size() - 1);
+}
+
+SegmentBuilder::SegmentBuilder(ProgramBuilder& program_builder, std::string name)
+    : builder(program_builder) {
+  segment.name = std::move(name);
+  segment.streams.resize(static_cast<std::size_t>(num_workers()));
+  streams.resize(static_cast<std::size_t>(num_workers()));
+}
+
+void SegmentBuilder::BeginPhase(std::string name) { phase_names_.push_back(std::move(name)); }
+
+std::uint32_t SegmentBuilder::AddVector(Vector vector) {
+  const std::int64_t bytes = vector.count * DTypeBytes(vector.dtype);
+  vector.offset = segment.vector_bytes;
+  segment.vector_bytes = RoundUp(segment.vector_bytes + bytes, kArenaAlignment);
+  segment.vectors.push_back(std::move(vector));
+  return static_cast<std::uint32_t>(segment.vectors.size() - 1);
+}
+
+std::uint32_t SegmentBuilder::AddVector(std::string name, DType dtype, std::int64_t count,
+                                        std::int64_t stored_count) {
+  Vector vector{.name = std::move(name), .dtype = dtype, .count = count};
+  vector.stored_count = stored_count == 0 ? count : stored_count;
+  vector.source_bytes = vector.stored_count * DTypeBytes(dtype);
+  return AddVector(std::move(vector));
+}
+
+std::uint32_t SegmentBuilder::AddFold(std::string norm_name, std::string proj_name,
+                                      std::int64_t count) {
+  Vector vector{.name = std::move(norm_name), .second_name = std::move(proj_name)};
+  vector.layout = VectorLayout::kFold;
+  vector.dtype = DType::kF32;
+  vector.count = vector.stored_count = count;
+  vector.source_bytes = 2 * count * DTypeBytes(DType::kBf16);
+  return AddVector(std::move(vector));
+}
+
+std::uint32_t SegmentBuilder::AddTaps(std::string name, std::int64_t channels, std::int64_t taps) {
+  Vector vector{.name = std::move(name)};
+  vector.layout = VectorLayout::kTransposed;
+  vector.dtype = DType::kF32;
+  vector.count = vector.stored_count = channels * taps;
+  vector.taps = taps;
+  vector.source_bytes = vector.count * DTypeBytes(DType::kF32);
+  return AddVector(std::move(vector));
+}
+
+Product SegmentBuilder::Whole(std::string name, std::int64_t outputs, std::uint32_t in,
+                              std::uint32_t out) {
+  Product product;
+  product.in = builder.All(in);
+  product.num_outputs = outputs;
+  product.num_inputs = product.in.end;
+  product.tensor = builder.AddTensor(std::move(name), outputs, product.num_inputs);
+  product.out = out;
+  return product;
+}
+
+void SegmentBuilder::Emit(std::int32_t worker, Instruction instruction) {
+  streams[static_cast<std::size_t>(worker)].push_back(
+      {static_cast<std::int32_t>(phase_names_.size()) - 1, instruction});
+}
+
+void SegmentBuilder::EmitOwnRows(const Instruction& instruction) {
+  for (std::int32_t worker = 0; worker < num_workers(); ++worker) {
+    Instruction own = instruction;
+    own.rows = {worker, num_workers()};
+    Emit(worker, own);
+  }
+}
+
+std::uint32_t SegmentBuilder::AddTile(std::int32_t worker, const Product& product, Range panels,
+                                      std::int64_t* position) {
+  const Tensor& tensor = builder.program.tensors[product.tensor];
+  const std::int64_t skipped = panels.begin * kernels::kPanelOutputs;
+  Tile tile;
+  tile.tensor = product.tensor;
+  tile.pair_tensor = product.pair_tensor;
+  tile.transposed = product.transposed;
+  tile.first_output = product.first_output + skipped;
+  tile.num_outputs =
+      std::min(panels.end * kernels::kPanelOutputs, product.num_outputs) - skipped;
+  tile.first_input = product.first_input;
+  tile.num_inputs = product.num_inputs;
+  const std::int64_t matrices = product.pair_tensor == kNone ? 1 : 2;
+  tile.num_panels = panels.size() * matrices;
+  tile.offset = *position;
+  tile.bytes = panels.size() * ProductPanelBytes(builder, product);
+  tile.source_bytes = SourceBytes(tensor.format, tile.num_outputs, tile.num_inputs) * matrices;
+  *position += tile.bytes;
+  Stream& stream = segment.streams[static_cast<std::size_t>(worker)];
+  stream.tiles.push_back(tile);
+  return static_cast<std::uint32_t>(stream.tiles.size() - 1);
+}
+
+std::uint32_t SegmentBuilder::AddExpertTile(std::int32_t worker, const Product& product,
+                                            Range panels) {
+  return AddTile(worker, product, panels,
+                 &segment.streams[static_cast<std::size_t>(worker)].expert_stride_bytes);
+}
+
+void SegmentBuilder::EmitProduct(std::int32_t worker, const Product& product, Range panels) {
+  if (panels.size() == 0) return;
+  Instruction instruction;
+  instruction.opcode = Opcode::kMatmul;
+  instruction.epilogue = product.epilogue;
+  instruction.activation = builder.model.activation.kind == model::HiddenAct::kSitu
+                               ? Activation::kSitu
+                               : Activation::kSilu;
+  instruction.trip = product.trip;
+  instruction.tile = AddTile(worker, product, panels,
+                             &segment.streams[static_cast<std::size_t>(worker)].weight_bytes);
+  const Tile& tile = segment.streams[static_cast<std::size_t>(worker)].tiles[instruction.tile];
+  const std::int64_t begin = product.out_begin + tile.first_output - product.first_output;
+  const std::int64_t end = begin + tile.num_outputs;
+  instruction.operands[0] = product.in;
+  instruction.operands[1] = {product.out, begin, end};
+  if (product.aux != kNone) instruction.operands[2] = {product.aux, begin, end};
+  if (product.residual != kNone) instruction.operands[3] = {product.residual, begin, end};
+  instruction.imm[0] = product.restarts_residual ? 1 : 0;
+  Emit(worker, instruction);
+}
+
+void SegmentBuilder::EmitLevel(const Product& product, LoadLeveler& leveler) {
+  const std::vector<Range> ranges =
+      leveler.Split(NumPanels(product), ProductPanelBytes(builder, product));
+  for (std::int32_t worker = 0; worker < num_workers(); ++worker) {
+    EmitProduct(worker, product, ranges[static_cast<std::size_t>(worker)]);
+  }
+}
+
+void SegmentBuilder::EmitPerHead(const std::vector<Product>& heads, bool aligned) {
+  const std::int64_t panels = NumPanels(heads.front());
+  const auto num_heads = static_cast<std::int64_t>(heads.size());
+  const std::vector<Range> ranges =
+      aligned ? SplitEvenly(num_heads, num_workers()) : SplitEvenly(num_heads * panels, num_workers());
+  for (std::int32_t worker = 0; worker < num_workers(); ++worker) {
+    Range range = ranges[static_cast<std::size_t>(worker)];
+    if (aligned) range = {range.begin * panels, range.end * panels};
+    for (std::int64_t head = range.begin / panels; head * panels < range.end; ++head) {
+      const Range own{std::max(range.begin - head * panels, std::int64_t{0}),
+                      std::min(range.end - head * panels, panels)};
+      EmitProduct(worker, heads[static_cast<std::size_t>(head)], own);
+    }
+  }
+}
+
+}  // namespace megalith::program

@@ -1,0 +1,121 @@
+#pragma once
+
+// The Program under construction. SegmentBuilder collects one segment's instructions phase by phase
+// (a phase is one operation spread over the workers); ordering them is left to Synchronize, fetching
+// their weights ahead to ScheduleFetches.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "program/compile/compile.h"
+#include "program/compile/partition.h"
+#include "program/program.h"
+
+namespace megalith::program {
+
+/// An instruction and the phase it belongs to.
+struct PhasedInstruction {
+  std::int32_t phase = 0;
+  Instruction instruction;
+};
+
+class ProgramBuilder {
+ public:
+  ProgramBuilder(const model::Model& model, const CompileOptions& options)
+      : model(model), options(options) {}
+
+  const model::Model& model;
+  const CompileOptions& options;
+  Program program;
+
+  /// A buffer of step rows with the activation dtype, or another.
+  std::uint32_t AddBuffer(std::string name, BufferKind kind, DType dtype, std::int64_t columns);
+  std::uint32_t AddRows(std::string name, std::int64_t columns) {
+    return AddBuffer(std::move(name), BufferKind::kRows, options.activation_dtype, columns);
+  }
+  /// Start and end of a set of buffers that may share memory with another such set: returns the
+  /// arena position, and continues from a given one.
+  std::int64_t arena_position() const { return arena_position_; }
+  void set_arena_position(std::int64_t position) { arena_position_ = position; }
+  std::int64_t arena_high() const { return arena_high_; }
+
+  /// The tensor of that name, added on first use.
+  std::uint32_t AddTensor(std::string name, std::int64_t outputs, std::int64_t inputs,
+                          std::int64_t num_experts = 0);
+
+  Operand All(std::uint32_t buffer) const {
+    return {buffer, 0, program.buffers[buffer].columns};
+  }
+
+ private:
+  std::int64_t arena_position_ = 0;
+  std::int64_t arena_high_ = 0;
+};
+
+/// A matrix product before it is split: which part of a tensor, and where its outputs go.
+struct Product {
+  std::uint32_t tensor = kNone;
+  std::uint32_t pair_tensor = kNone;
+  bool transposed = false;
+  std::int64_t first_output = 0;  ///< in the stored matrix
+  std::int64_t num_outputs = 0;
+  std::int64_t first_input = 0;
+  std::int64_t num_inputs = 0;
+  Operand in;                  ///< all inputs
+  std::uint32_t out = kNone;   ///< output n goes to column out_begin + n
+  std::int64_t out_begin = 0;
+  Epilogue epilogue = Epilogue::kStore;
+  std::uint32_t aux = kNone;       ///< same columns as out
+  std::uint32_t residual = kNone;  ///< same columns as out
+  bool restarts_residual = false;
+  Register trip = Register::kRows;
+};
+
+class SegmentBuilder {
+ public:
+  SegmentBuilder(ProgramBuilder& builder, std::string name);
+
+  ProgramBuilder& builder;
+  Segment segment;
+  std::vector<std::vector<PhasedInstruction>> streams;  // per worker
+
+  std::int32_t num_workers() const { return builder.options.num_workers; }
+
+  void BeginPhase(std::string name);
+  const std::vector<std::string>& phase_names() const { return phase_names_; }
+
+  /// Index of a vector of `count` elements; its dtype is that of the checkpoint.
+  std::uint32_t AddVector(std::string name, DType dtype, std::int64_t count,
+                          std::int64_t stored_count = 0);
+  /// AttnRes fold: norm weight times projection.
+  std::uint32_t AddFold(std::string norm_name, std::string proj_name, std::int64_t count);
+  std::uint32_t AddTaps(std::string name, std::int64_t channels, std::int64_t taps);
+
+  /// All rows of a matrix times all columns of `in`.
+  Product Whole(std::string name, std::int64_t outputs, std::uint32_t in, std::uint32_t out);
+
+  void Emit(std::int32_t worker, Instruction instruction);
+  /// One instruction per worker, each with its share of the rows.
+  void EmitOwnRows(const Instruction& instruction);
+  /// Outputs [16 * panels.begin, 16 * panels.end) of the product, on one worker.
+  void EmitProduct(std::int32_t worker, const Product& product, Range panels);
+  /// The product on all workers, level with what `leveler` has handed out before.
+  void EmitLevel(const Product& product, LoadLeveler& leveler);
+  /// Products of the same shape (one per head), cut anywhere so that every worker gets the same
+  /// number of panels. `aligned`: whole products per worker.
+  void EmitPerHead(const std::vector<Product>& heads, bool aligned);
+
+  /// A tile of an expert tensor; offset counts from the start of this worker's expert block.
+  std::uint32_t AddExpertTile(std::int32_t worker, const Product& product, Range panels);
+
+ private:
+  std::uint32_t AddTile(std::int32_t worker, const Product& product, Range panels,
+                        std::int64_t* position);
+  std::uint32_t AddVector(Vector vector);
+
+  std::vector<std::string> phase_names_;
+};
+
+}  // namespace megalith::program

@@ -1,0 +1,245 @@
+#include "program/compile/compile.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "base/align.h"
+#include "kernels/layout.h"
+#include "program/compile/builder.h"
+#include "program/compile/fetch.h"
+#include "program/compile/layers.h"
+#include "program/compile/synchronize.h"
+
+namespace megalith::program {
+namespace {
+
+constexpr std::array<std::int32_t, 7> kRowBuckets = {1, 2, 4, 8, 16, 64, kMaxRowBucket};
+
+Status CheckOptions(const CompileOptions& options) {
+  const auto at_least_one = [](std::string_view name, std::int64_t value) -> Status {
+    if (value >= 1) return {};
+    return Fail(ErrorCode::kUsage, "compile: {} must be at least 1, {} given", name, value);
+  };
+  MEGALITH_RETURN_IF_ERROR(at_least_one("workers", options.num_workers));
+  MEGALITH_RETURN_IF_ERROR(at_least_one("rows", options.max_rows));
+  MEGALITH_RETURN_IF_ERROR(at_least_one("logit rows", options.max_logit_rows));
+  MEGALITH_RETURN_IF_ERROR(at_least_one("slots", options.num_slots));
+  MEGALITH_RETURN_IF_ERROR(at_least_one("page tokens", options.page_tokens));
+  MEGALITH_RETURN_IF_ERROR(at_least_one("positions", options.max_positions));
+  MEGALITH_RETURN_IF_ERROR(at_least_one("store slots", options.store_slots));
+  MEGALITH_RETURN_IF_ERROR(at_least_one("store slot bytes", options.store_slot_bytes));
+  if (options.max_logit_rows > options.max_rows) {
+    return Fail(ErrorCode::kUsage, "compile: {} logit rows asked for, but only {} rows",
+                options.max_logit_rows, options.max_rows);
+  }
+  if (options.activation_dtype != DType::kBf16 && options.activation_dtype != DType::kF32) {
+    return Fail(ErrorCode::kUsage, "compile: activations are bf16 or f32, {} given",
+                DTypeName(options.activation_dtype));
+  }
+  return {};
+}
+
+/// Config values that are well-formed but have no instructions yet.
+Status CheckSupported(const model::Model& model) {
+  if (model.CountLayers(model::FeedForward::kMoe) > 0 &&
+      !model.moe.routed_expert_hidden_size.has_value()) {
+    return Fail(ErrorCode::kUnsupported,
+                "config.json: routed_expert_hidden_size null (experts at full width, without latent "
+                "projections) is not supported yet");
+  }
+  return {};
+}
+
+std::string SegmentName(const model::Layer& layer) {
+  return std::string(layer.mixer == model::Mixer::kKda ? "kda" : "mla") +
+         (layer.feed_forward == model::FeedForward::kDense ? "_dense" : "_moe");
+}
+
+class Compiler {
+ public:
+  Compiler(const model::Model& model, const CompileOptions& options)
+      : model_(model), options_(options), builder_(model, options) {}
+
+  Program Run() {
+    SetHeader();
+    buffers_ = AddLayerBuffers(builder_);
+    AddHandOverCounters();
+    AddEmbedding();
+    AddLayers();
+    AddHead();
+    Program& program = builder_.program;
+    program.activation_arena_bytes = builder_.arena_high();
+    return std::move(program);
+  }
+
+ private:
+  void SetHeader() {
+    Program& program = builder_.program;
+    program.model_name = model_.family;
+    program.num_workers = options_.num_workers;
+    program.max_rows = options_.max_rows;
+    program.max_logit_rows = options_.max_logit_rows;
+    program.vocab_size = static_cast<std::int32_t>(model_.vocab_size);
+    program.activation_dtype = options_.activation_dtype;
+    program.situ_beta = model_.activation.situ_beta;
+    program.situ_linear_beta = model_.activation.situ_linear_beta.value_or(0.0f);
+    program.hidden_size = model_.hidden_size;
+    program.embedding_name = "embed_tokens.weight";
+    program.weight_arena_bytes.assign(static_cast<std::size_t>(options_.num_workers), 0);
+    program.store = {options_.store_slots, options_.store_slot_bytes};
+    const std::int64_t pairs = options_.max_rows * model_.moe.num_experts_per_token;
+    program.registers = {RegisterBound{1}, RegisterBound{options_.max_rows},
+                         RegisterBound{options_.max_logit_rows},
+                         RegisterBound{std::min(model_.moe.num_experts, pairs)}};
+    StateLayout& state = program.state;
+    state.num_slots = options_.num_slots;
+    state.num_kda_layers = static_cast<std::int32_t>(model_.CountLayers(model::Mixer::kKda));
+    state.num_mla_layers = static_cast<std::int32_t>(model_.CountLayers(model::Mixer::kMla));
+    state.page_tokens = options_.page_tokens;
+    state.max_positions = options_.max_positions;
+    state.num_pages =
+        options_.num_slots * CeilDiv(options_.max_positions, options_.page_tokens);
+  }
+
+  void AddHandOverCounters() {
+    Program& program = builder_.program;
+    start_ = static_cast<std::uint32_t>(program.counters.size());
+    program.counters.push_back({"start", CounterScope::kHost, kNone, 1});
+    done_ = static_cast<std::uint32_t>(program.counters.size());
+    program.counters.push_back({"done", CounterScope::kDone, kNone, options_.num_workers});
+    hand_over_ = static_cast<std::uint32_t>(program.counters.size());
+    program.counters.push_back({"hand_over", CounterScope::kProgram, kNone, options_.num_workers});
+  }
+
+  void AddEmbedding() {
+    SegmentBuilder segment(builder_, "embedding");
+    EmitEmbedding(segment, buffers_);
+    AddVisit(AddSegment(segment), model::Layer{}, -1);
+  }
+
+  void AddLayers() {
+    std::map<std::string, std::uint32_t> segments;
+    for (std::size_t layer = 0; layer < model_.layers.size(); ++layer) {
+      const model::Layer& spec = model_.layers[layer];
+      const std::string name = SegmentName(spec);
+      if (segments.count(name) == 0) segments[name] = AddLayerSegment(spec);
+      AddVisit(segments[name], spec, static_cast<std::int32_t>(layer));
+    }
+  }
+
+  std::uint32_t AddLayerSegment(const model::Layer& layer) {
+    SegmentBuilder segment(builder_, SegmentName(layer));
+    const SharedBuffers& shared = buffers_.shared;
+    EmitResidualNorm(segment, buffers_, "layers.{layer}.self_attention",
+                     "layers.{layer}.input_layernorm.weight", shared.prefix, shared.mixer_in, true);
+    if (layer.mixer == model::Mixer::kKda) {
+      EmitKda(segment, buffers_);
+    } else {
+      EmitMla(segment, buffers_);
+    }
+    EmitResidualNorm(segment, buffers_, "layers.{layer}.mlp",
+                     "layers.{layer}.post_attention_layernorm.weight", shared.prefix_mid,
+                     shared.ffn_in, false);
+    if (layer.feed_forward == model::FeedForward::kDense) {
+      EmitDenseFeedForward(segment, buffers_);
+    } else {
+      EmitMoe(segment, buffers_);
+    }
+    return AddSegment(segment);
+  }
+
+  void AddHead() {
+    SegmentBuilder segment(builder_, "head");
+    EmitHead(segment, buffers_);
+    AddVisit(AddSegment(segment), model::Layer{}, -1);
+  }
+
+  /// Orders, schedules and stores a segment. Every visit begins by waiting for the previous one and
+  /// ends by handing over to the next.
+  std::uint32_t AddSegment(SegmentBuilder& segment) {
+    Synchronize(segment);
+    Program& program = builder_.program;
+    for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
+      Stream& stream = segment.segment.streams[worker];
+      std::vector<Instruction>& instructions = stream.instructions;
+      for (const PhasedInstruction& item : segment.streams[worker]) {
+        instructions.push_back(item.instruction);
+      }
+      if (instructions.front().opcode == Opcode::kStepBegin) {
+        instructions.front().wait_counter = start_;
+        instructions.front().wait_amount = 1;
+      } else {
+        Instruction wait;
+        wait.wait_counter = hand_over_;
+        wait.wait_amount = options_.num_workers;
+        instructions.insert(instructions.begin(), wait);
+      }
+      Instruction hand_over;
+      hand_over.signal_counter = hand_over_;
+      hand_over.signal_amount = 1;
+      const bool ends_step = instructions.back().opcode == Opcode::kStepEnd;
+      if (ends_step) {
+        instructions.back().signal_counter = done_;
+        instructions.back().signal_amount = 1;
+      }
+      instructions.insert(ends_step ? instructions.end() - 1 : instructions.end(), hand_over);
+      ScheduleFetches(program, stream);
+    }
+    program.segments.push_back(std::move(segment.segment));
+    visits_of_segment_.push_back(0);
+    return static_cast<std::uint32_t>(program.segments.size() - 1);
+  }
+
+  void AddVisit(std::uint32_t segment_index, const model::Layer& layer, std::int32_t layer_index) {
+    Program& program = builder_.program;
+    const Segment& segment = program.segments[segment_index];
+    Visit visit;
+    visit.segment = segment_index;
+    visit.layer = layer_index;
+    visit.ordinal = visits_of_segment_[segment_index]++;
+    visit.num_blocks = num_blocks_;
+    visit.vector_base = program.vector_arena_bytes;
+    program.vector_arena_bytes += segment.vector_bytes;
+    if (layer_index >= 0) {
+      visit.pushes_block = layer.pushes_block;
+      if (layer.pushes_block) ++num_blocks_;
+      visit.state_index = layer.mixer == model::Mixer::kKda ? kda_layers_++ : mla_layers_++;
+    }
+    for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
+      const Stream& stream = segment.streams[worker];
+      std::int64_t& arena = program.weight_arena_bytes[worker];
+      visit.weight_base.push_back(arena);
+      arena += stream.weight_bytes;
+      visit.expert_base.push_back(arena);
+      arena += stream.expert_stride_bytes * model_.moe.num_experts;
+    }
+    program.visits.push_back(std::move(visit));
+  }
+
+  const model::Model& model_;
+  const CompileOptions& options_;
+  ProgramBuilder builder_;
+  LayerBuffers buffers_;
+  std::uint32_t start_ = kNone;
+  std::uint32_t done_ = kNone;
+  std::uint32_t hand_over_ = kNone;
+  std::vector<std::int32_t> visits_of_segment_;
+  std::int32_t num_blocks_ = 0;
+  std::int32_t kda_layers_ = 0;
+  std::int32_t mla_layers_ = 0;
+};
+
+}  // namespace
+
+Result<Program> Compile(const model::Model& model, const CompileOptions& options) {
+  MEGALITH_RETURN_IF_ERROR(CheckOptions(options));
+  MEGALITH_RETURN_IF_ERROR(CheckSupported(model));
+  return Compiler(model, options).Run();
+}
+
+std::int32_t RowBucket(std::int32_t rows) {
+  return *std::lower_bound(kRowBuckets.begin(), kRowBuckets.end() - 1, rows);
+}
+
+}  // namespace megalith::program

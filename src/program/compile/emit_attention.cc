@@ -1,0 +1,241 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/align.h"
+#include "kernels/layout.h"
+#include "program/compile/layers.h"
+
+namespace megalith::program {
+namespace {
+
+constexpr char kAttention[] = "layers.{layer}.self_attn.";
+
+std::string Name(std::string_view part) { return kAttention + std::string(part); }
+
+/// Whether heads split evenly over the workers and on panel borders: then everything of a head can
+/// stay on one worker and the recurrence needs no join.
+bool HeadsAlign(std::int64_t heads, std::int32_t workers, std::initializer_list<std::int64_t> widths) {
+  if (heads % workers != 0) return false;
+  for (std::int64_t width : widths) {
+    if (width % kernels::kPanelOutputs != 0) return false;
+  }
+  return true;
+}
+
+/// Emits a product whose outputs are heads x width, either level or by whole heads.
+void EmitHeads(SegmentBuilder& segment, const Product& product, std::int64_t heads, bool aligned,
+               LoadLeveler& leveler) {
+  if (!aligned) {
+    segment.EmitLevel(product, leveler);
+    return;
+  }
+  const std::int64_t panels = product.num_outputs / heads / kernels::kPanelOutputs;
+  const std::vector<Range> ranges = SplitEvenly(heads, segment.num_workers());
+  for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
+    const Range range = ranges[static_cast<std::size_t>(worker)];
+    segment.EmitProduct(worker, product, {range.begin * panels, range.end * panels});
+  }
+}
+
+void EmitOutputProjection(SegmentBuilder& segment, const LayerBuffers& buffers, std::uint32_t in) {
+  segment.BeginPhase("o_proj");
+  Product o = segment.Whole(Name("o_proj"), segment.builder.model.hidden_size, in,
+                    buffers.shared.prefix_mid);
+  o.epilogue = Epilogue::kAddResidual;
+  o.residual = buffers.shared.prefix;
+  o.restarts_residual = true;
+  LoadLeveler leveler(segment.num_workers());
+  segment.EmitLevel(o, leveler);
+}
+
+}  // namespace
+
+void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  ProgramBuilder& builder = segment.builder;
+  const model::KdaConfig& kda = builder.model.kda;
+  const KdaBuffers& own = buffers.kda;
+  const std::int64_t width = kda.num_heads * kda.head_dim;
+  const std::uint32_t x = buffers.shared.mixer_in;
+  const bool aligned = HeadsAlign(kda.num_heads, segment.num_workers(), {kda.head_dim});
+  LoadLeveler leveler(segment.num_workers());
+
+  // The narrow projections come first: others wait for them, and the wide ones hide that wait.
+  segment.BeginPhase("kda_narrow");
+  segment.EmitLevel(segment.Whole(Name("f_a_proj"), kda.head_dim, x, own.decay_a), leveler);
+  segment.EmitLevel(segment.Whole(Name("b_proj"), kda.num_heads, x, own.beta), leveler);
+  if (!kda.use_full_rank_gate) {
+    segment.EmitLevel(segment.Whole(Name("g_a_proj"), kda.head_dim, x, own.gate_a), leveler);
+  }
+  segment.BeginPhase("kda_qkvg");
+  EmitHeads(segment, segment.Whole(Name("q_proj"), width, x, own.q), kda.num_heads, aligned, leveler);
+  EmitHeads(segment, segment.Whole(Name("k_proj"), width, x, own.k), kda.num_heads, aligned, leveler);
+  EmitHeads(segment, segment.Whole(Name("v_proj"), width, x, own.v), kda.num_heads, aligned, leveler);
+  if (kda.use_full_rank_gate) {
+    EmitHeads(segment, segment.Whole(Name("g_proj"), width, x, own.gate), kda.num_heads, aligned,
+              leveler);
+  }
+  segment.BeginPhase("kda_decay");
+  EmitHeads(segment, segment.Whole(Name("f_b_proj"), width, own.decay_a, own.decay), kda.num_heads,
+            aligned, leveler);
+  if (!kda.use_full_rank_gate) {
+    EmitHeads(segment, segment.Whole(Name("g_b_proj"), width, own.gate_a, own.gate), kda.num_heads,
+              aligned, leveler);
+  }
+
+  segment.BeginPhase("kda");
+  Instruction recurrence;
+  recurrence.opcode = Opcode::kKda;
+  recurrence.trip = Register::kRows;
+  const std::int64_t taps = kda.short_conv_kernel_size;
+  // A_log is stored with one entry per channel of a head; the first num_heads are used.
+  recurrence.vectors = {segment.AddTaps(Name("q_conv1d.weight"), width, taps),
+                        segment.AddTaps(Name("k_conv1d.weight"), width, taps),
+                        segment.AddTaps(Name("v_conv1d.weight"), width, taps),
+                        segment.AddVector(Name("A_log"), DType::kF32, kda.num_heads,
+                                          std::max(kda.num_heads, kda.head_dim)),
+                        segment.AddVector(Name("dt_bias"), DType::kF32, width),
+                        segment.AddVector(Name("o_norm.weight"), DType::kF32, kda.head_dim)};
+  recurrence.scalar[0] = builder.model.rms_norm_eps;
+  recurrence.scalar[1] = kda.gate_lower_bound.value_or(0.0f);
+  const std::int64_t state_width =
+      kda.head_dim * RoundUp<std::int64_t>(kda.head_dim, kernels::kLanes);
+  const std::int64_t conv_width = (taps - 1) * 3 * kda.head_dim;
+  const std::vector<Range> heads = SplitEvenly(kda.num_heads, segment.num_workers());
+  for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
+    const Range range = heads[static_cast<std::size_t>(worker)];
+    if (range.size() == 0) continue;
+    const auto columns = [&](std::uint32_t buffer, std::int64_t per_head) {
+      return Operand{buffer, range.begin * per_head, range.end * per_head};
+    };
+    recurrence.imm[0] = static_cast<std::int32_t>(range.begin);
+    recurrence.imm[1] = static_cast<std::int32_t>(range.end);
+    recurrence.operands = {columns(own.q, kda.head_dim),
+                           columns(own.k, kda.head_dim),
+                           columns(own.v, kda.head_dim),
+                           columns(own.gate, kda.head_dim),
+                           columns(own.decay, kda.head_dim),
+                           columns(own.beta, 1),
+                           columns(own.out, kda.head_dim),
+                           columns(own.state, state_width),
+                           columns(own.conv, conv_width),
+                           builder.All(buffers.shared.step_input)};
+    segment.Emit(worker, recurrence);
+  }
+  EmitOutputProjection(segment, buffers, own.out);
+}
+
+void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  ProgramBuilder& builder = segment.builder;
+  const model::MlaConfig& mla = builder.model.mla;
+  const MlaBuffers& own = buffers.mla;
+  const std::int64_t heads = mla.num_attention_heads;
+  const std::int64_t rank = mla.kv_lora_rank;
+  const std::int64_t query_width = mla.qk_nope_head_dim + mla.qk_rope_head_dim;
+  const std::uint32_t x = buffers.shared.mixer_in;
+  const bool aligned =
+      HeadsAlign(heads, segment.num_workers(), {query_width, mla.v_head_dim, rank});
+  LoadLeveler leveler(segment.num_workers());
+
+  // Latents first; the wide gate projection hides their norms, which few workers compute.
+  segment.BeginPhase("mla_latents");
+  if (mla.q_lora_rank) {
+    segment.EmitLevel(segment.Whole(Name("q_a_proj"), *mla.q_lora_rank, x, own.q_a), leveler);
+  }
+  segment.EmitLevel(segment.Whole(Name("kv_a_proj_with_mqa"), rank + mla.qk_rope_head_dim, x, own.kv_a),
+                    leveler);
+
+  segment.BeginPhase("mla_norms");
+  if (mla.q_lora_rank) {
+    Instruction norm;
+    norm.opcode = Opcode::kRmsNorm;
+    norm.trip = Register::kRows;
+    norm.vectors[0] =
+        segment.AddVector(Name("q_a_layernorm.weight"), DType::kBf16, *mla.q_lora_rank);
+    norm.scalar[0] = builder.model.lora_norm_eps;
+    norm.operands[0] = builder.All(own.q_a);
+    norm.operands[1] = builder.All(own.q_a_norm);
+    segment.EmitOwnRows(norm);
+  }
+  Instruction append;
+  append.opcode = Opcode::kMlaAppend;
+  append.trip = Register::kRows;
+  append.vectors[0] = segment.AddVector(Name("kv_a_layernorm.weight"), DType::kBf16, rank);
+  append.scalar[0] = builder.model.lora_norm_eps;
+  append.imm[0] = static_cast<std::int32_t>(rank);
+  append.operands[0] = builder.All(own.kv_a);
+  append.operands[1] = builder.All(own.cache);
+  append.operands[2] = builder.All(buffers.shared.step_input);
+  segment.EmitOwnRows(append);
+
+  if (mla.use_output_gate) {
+    segment.BeginPhase("mla_gate");
+    EmitHeads(segment, segment.Whole(Name("g_proj"), heads * mla.v_head_dim, x, own.gate), heads,
+              aligned, leveler);
+  }
+
+  segment.BeginPhase("mla_q");
+  if (mla.q_lora_rank) {
+    EmitHeads(segment, segment.Whole(Name("q_b_proj"), heads * query_width, own.q_a_norm, own.q), heads,
+              aligned, leveler);
+  } else {
+    EmitHeads(segment, segment.Whole(Name("q_proj"), heads * query_width, x, own.q), heads, aligned,
+              leveler);
+  }
+
+  // Absorbed form: the key half of kv_b turns the query into the latent space, ...
+  const std::int64_t kv_width = mla.qk_nope_head_dim + mla.v_head_dim;
+  const std::uint32_t kv_b = builder.AddTensor(Name("kv_b_proj"), heads * kv_width, rank);
+  std::vector<Product> absorb(static_cast<std::size_t>(heads));
+  std::vector<Product> expand(static_cast<std::size_t>(heads));
+  for (std::int64_t head = 0; head < heads; ++head) {
+    Product& key = absorb[static_cast<std::size_t>(head)];
+    key.tensor = kv_b;
+    key.transposed = true;
+    key.num_outputs = rank;
+    key.first_input = head * kv_width;
+    key.num_inputs = mla.qk_nope_head_dim;
+    key.in = {own.q, head * query_width, head * query_width + mla.qk_nope_head_dim};
+    key.out = own.latent_query;
+    key.out_begin = head * rank;
+    // ... and the value half brings the weighted latents back.
+    Product& value = expand[static_cast<std::size_t>(head)];
+    value.tensor = kv_b;
+    value.first_output = head * kv_width + mla.qk_nope_head_dim;
+    value.num_outputs = mla.v_head_dim;
+    value.num_inputs = rank;
+    value.in = {own.latent_out, head * rank, (head + 1) * rank};
+    value.out = own.out;
+    value.out_begin = head * mla.v_head_dim;
+    if (mla.use_output_gate) {
+      value.epilogue = Epilogue::kSigmoidGate;
+      value.aux = own.gate;
+    }
+  }
+  segment.BeginPhase("mla_absorb");
+  segment.EmitPerHead(absorb, aligned);
+
+  segment.BeginPhase("mla_attention");
+  Instruction attention;
+  attention.opcode = Opcode::kMlaAttention;
+  attention.trip = Register::kRows;
+  attention.scalar[0] = 1.0f / std::sqrt(static_cast<float>(query_width));
+  const std::vector<Range> ranges = SplitEvenly(heads, segment.num_workers());
+  for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
+    const Range range = ranges[static_cast<std::size_t>(worker)];
+    if (range.size() == 0) continue;
+    attention.imm[0] = static_cast<std::int32_t>(range.begin);
+    attention.imm[1] = static_cast<std::int32_t>(range.end);
+    attention.operands[0] = {own.q, range.begin * query_width, range.end * query_width};
+    attention.operands[1] = {own.latent_query, range.begin * rank, range.end * rank};
+    attention.operands[2] = builder.All(own.cache);
+    attention.operands[3] = {own.latent_out, range.begin * rank, range.end * rank};
+    attention.operands[4] = builder.All(buffers.shared.step_input);
+    segment.Emit(worker, attention);
+  }
+
+  segment.BeginPhase("mla_values");
+  segment.EmitPerHead(expand, aligned);
+  EmitOutputProjection(segment, buffers, own.out);
+}
+
+}  // namespace megalith::program

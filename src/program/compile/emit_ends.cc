@@ -1,0 +1,180 @@
+// The two ends of a step (embedding, head), the residual norm every layer uses, and the buffers.
+
+#include <algorithm>
+
+#include "base/align.h"
+#include "kernels/layout.h"
+#include "program/compile/layers.h"
+
+namespace megalith::program {
+
+void EmitResidualNorm(SegmentBuilder& segment, const LayerBuffers& buffers, const std::string& part,
+                      const std::string& norm, std::uint32_t in, std::uint32_t out, bool pushes) {
+  ProgramBuilder& builder = segment.builder;
+  const std::int64_t hidden = builder.model.hidden_size;
+  segment.BeginPhase(part + "_norm");
+  Instruction instruction;
+  instruction.opcode = Opcode::kAttnResNorm;
+  instruction.trip = Register::kRows;
+  if (builder.model.attn_res_block_size > 0) {
+    instruction.vectors[0] =
+        segment.AddFold(part + "_res_norm.weight", part + "_res_proj.weight", hidden);
+    instruction.operands[1] = builder.All(buffers.shared.blocks);
+    instruction.imm[0] = pushes ? 1 : 0;
+  }
+  instruction.vectors[1] = segment.AddVector(norm, DType::kBf16, hidden);
+  instruction.scalar[0] = builder.model.rms_norm_eps;
+  instruction.operands[0] = builder.All(in);
+  instruction.operands[2] = builder.All(out);
+  segment.EmitOwnRows(instruction);
+}
+
+void EmitEmbedding(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  ProgramBuilder& builder = segment.builder;
+  segment.BeginPhase("step_begin");
+  Instruction begin;
+  begin.opcode = Opcode::kStepBegin;
+  begin.operands[0] = builder.All(buffers.shared.step_input);
+  for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
+    segment.Emit(worker, begin);
+  }
+  segment.BeginPhase("embed");
+  Instruction embed;
+  embed.opcode = Opcode::kEmbed;
+  embed.trip = Register::kRows;
+  embed.operands[0] = builder.All(buffers.shared.step_input);
+  embed.operands[1] = builder.All(buffers.shared.prefix);
+  segment.EmitOwnRows(embed);
+}
+
+void EmitHead(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  ProgramBuilder& builder = segment.builder;
+  const model::Model& model = builder.model;
+  const std::uint32_t head_in = builder.AddBuffer("head_in", BufferKind::kLogitRows,
+                                                  builder.options.activation_dtype,
+                                                  model.hidden_size);
+  const std::uint32_t logits =
+      builder.AddBuffer("logits", BufferKind::kLogitRows, DType::kF32, model.vocab_size);
+
+  EmitResidualNorm(segment, buffers, "output_attn", "norm.weight", buffers.shared.prefix, head_in,
+                   false);
+  for (auto& stream : segment.streams) {
+    Instruction& norm = stream.back().instruction;
+    norm.trip = Register::kLogitRows;
+    norm.imm[1] = 1;
+    norm.operands[3] = builder.All(buffers.shared.step_input);
+  }
+
+  segment.BeginPhase("lm_head");
+  Product head = segment.Whole("lm_head", model.vocab_size, head_in, logits);
+  head.trip = Register::kLogitRows;
+  LoadLeveler leveler(segment.num_workers());
+  segment.EmitLevel(head, leveler);
+
+  segment.BeginPhase("step_end");
+  Instruction end;
+  end.opcode = Opcode::kStepEnd;
+  for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
+    segment.Emit(worker, end);
+  }
+}
+
+LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
+  const model::Model& model = builder.model;
+  LayerBuffers buffers;
+  SharedBuffers& shared = buffers.shared;
+  shared.step_input = builder.AddBuffer("step_input", BufferKind::kStepInput, DType::kI32, 1);
+  shared.prefix = builder.AddRows("prefix", model.hidden_size);
+  shared.prefix_mid = builder.AddRows("prefix_mid", model.hidden_size);
+  if (model.attn_res_block_size > 0) {
+    shared.blocks = builder.AddRows("blocks", model.MaxBlocks() * model.hidden_size);
+  }
+  shared.mixer_in = builder.AddRows("mixer_in", model.hidden_size);
+  shared.ffn_in = builder.AddRows("ffn_in", model.hidden_size);
+
+  // Sets of which only one is in use at a time start at the same place.
+  const std::int64_t mixer_begin = builder.arena_position();
+  std::int64_t mixer_end = mixer_begin;
+  if (model.CountLayers(model::Mixer::kKda) > 0) {
+    const model::KdaConfig& kda = model.kda;
+    const std::int64_t width = kda.num_heads * kda.head_dim;
+    KdaBuffers& own = buffers.kda;
+    own.q = builder.AddRows("kda_q", width);
+    own.k = builder.AddRows("kda_k", width);
+    own.v = builder.AddRows("kda_v", width);
+    own.gate = builder.AddRows("kda_gate", width);
+    own.gate_a = kda.use_full_rank_gate ? kNone : builder.AddRows("kda_gate_a", kda.head_dim);
+    own.decay_a = builder.AddRows("kda_decay_a", kda.head_dim);
+    own.decay = builder.AddRows("kda_decay", width);
+    own.beta = builder.AddRows("kda_beta", kda.num_heads);
+    own.out = builder.AddRows("kda_out", width);
+    own.state = builder.AddBuffer(
+        "kda_state", BufferKind::kKdaState, DType::kF32,
+        width * RoundUp<std::int64_t>(kda.head_dim, kernels::kLanes));
+    own.conv = builder.AddBuffer("kda_conv", BufferKind::kConvState,
+                                 builder.options.activation_dtype,
+                                 (kda.short_conv_kernel_size - 1) * 3 * width);
+    mixer_end = std::max(mixer_end, builder.arena_position());
+    builder.set_arena_position(mixer_begin);
+  }
+  if (model.CountLayers(model::Mixer::kMla) > 0) {
+    const model::MlaConfig& mla = model.mla;
+    const std::int64_t heads = mla.num_attention_heads;
+    MlaBuffers& own = buffers.mla;
+    own.q_a = mla.q_lora_rank ? builder.AddRows("mla_q_a", *mla.q_lora_rank) : kNone;
+    own.q_a_norm = mla.q_lora_rank ? builder.AddRows("mla_q_a_norm", *mla.q_lora_rank) : kNone;
+    own.kv_a = builder.AddRows("mla_kv_a", mla.kv_lora_rank + mla.qk_rope_head_dim);
+    own.q = builder.AddRows("mla_q", heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim));
+    own.gate = mla.use_output_gate ? builder.AddRows("mla_gate", heads * mla.v_head_dim) : kNone;
+    own.latent_query = builder.AddBuffer("mla_latent_query", BufferKind::kRows, DType::kF32,
+                                         heads * mla.kv_lora_rank);
+    own.latent_out = builder.AddBuffer("mla_latent_out", BufferKind::kRows, DType::kF32,
+                                       heads * mla.kv_lora_rank);
+    own.out = builder.AddRows("mla_out", heads * mla.v_head_dim);
+    own.cache = builder.AddBuffer("mla_cache", BufferKind::kMlaCache,
+                                  builder.options.activation_dtype,
+                                  mla.kv_lora_rank + mla.qk_rope_head_dim);
+    mixer_end = std::max(mixer_end, builder.arena_position());
+  }
+  builder.set_arena_position(mixer_end);
+
+  const std::int64_t ffn_begin = builder.arena_position();
+  std::int64_t ffn_end = ffn_begin;
+  if (model.CountLayers(model::FeedForward::kDense) > 0) {
+    buffers.dense.activated = builder.AddRows("mlp_activated", model.intermediate_size);
+    ffn_end = std::max(ffn_end, builder.arena_position());
+    builder.set_arena_position(ffn_begin);
+  }
+  if (model.CountLayers(model::FeedForward::kMoe) > 0) {
+    const model::MoeConfig& moe = model.moe;
+    MoeBuffers& own = buffers.moe;
+    own.scores = builder.AddBuffer("router_scores", BufferKind::kRows, DType::kF32,
+                                   moe.num_experts);
+    own.ids = builder.AddBuffer("router_ids", BufferKind::kRows, DType::kI32,
+                                moe.num_experts_per_token);
+    own.weights = builder.AddBuffer("router_weights", BufferKind::kRows, DType::kF32,
+                                    moe.num_experts_per_token);
+    own.plan = builder.AddBuffer(
+        "route_plan", BufferKind::kSingle, DType::kI32,
+        PlanColumns(moe.num_experts, builder.options.max_rows * moe.num_experts_per_token));
+    own.latent = moe.routed_expert_hidden_size ? builder.AddRows("latent", model.ExpertWidth())
+                                               : kNone;
+    own.expert_activated =
+        builder.AddBuffer("expert_activated", BufferKind::kPairs,
+                          builder.options.activation_dtype, moe.moe_intermediate_size);
+    own.routed = builder.AddRows("routed", model.ExpertWidth());
+    own.routed_norm =
+        moe.latent_moe_use_norm ? builder.AddRows("routed_norm", model.ExpertWidth()) : kNone;
+    if (moe.num_shared_experts > 0) {
+      own.shared_activated =
+          builder.AddRows("shared_activated", moe.num_shared_experts * moe.moe_intermediate_size);
+      own.shared_out =
+          builder.AddBuffer("shared_out", BufferKind::kRows, DType::kF32, model.hidden_size);
+    }
+    ffn_end = std::max(ffn_end, builder.arena_position());
+  }
+  builder.set_arena_position(ffn_end);
+  return buffers;
+}
+
+}  // namespace megalith::program

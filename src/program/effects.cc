@@ -1,0 +1,41 @@
+#include "program/effects.h"
+
+namespace megalith::program {
+
+std::vector<Effect> Effects(const Program& program, const Instruction& instruction) {
+  const OpcodeInfo& info = Info(instruction.opcode);
+  std::vector<Effect> effects;
+  effects.reserve(info.operand_names.size());
+  for (std::size_t i = 0; i < info.operand_names.size(); ++i) {
+    const Operand& operand = instruction.operands[i];
+    if (operand.buffer == kNone) continue;
+    Effect effect{operand.buffer, operand.begin, operand.end};
+    effect.reads = info.operand_access[i] != Access::kWrite;
+    effect.writes = info.operand_access[i] != Access::kRead;
+    // Tables and host input have no rows to share out. Rows of a step have distinct positions, so a
+    // row's cache entry is its own.
+    const BufferKind kind = program.buffers[operand.buffer].kind;
+    effect.own_rows = info.scope == RowScope::kOwnRows && kind != BufferKind::kSingle &&
+                      kind != BufferKind::kStepInput;
+    effect.rows = instruction.rows;
+    if (instruction.opcode == Opcode::kAttnResNorm) {
+      const bool pushes = instruction.imm[0] == 1;
+      const bool gathers = instruction.imm[1] == 1;
+      if (!pushes && info.operand_access[i] == Access::kUpdate) effect.writes = false;
+      if (gathers && effect.reads) effect.own_rows = false;  // rows of the step's logit row list
+    }
+    effects.push_back(effect);
+  }
+  return effects;
+}
+
+bool RowsOverlap(const Effect& a, const Effect& b) {
+  if (!a.own_rows || !b.own_rows) return true;
+  return a.rows.step != b.rows.step || a.rows.first == b.rows.first;
+}
+
+bool Conflict(const Effect& a, const Effect& b) {
+  return (a.writes || b.writes) && a.begin < b.end && b.begin < a.end && RowsOverlap(a, b);
+}
+
+}  // namespace megalith::program

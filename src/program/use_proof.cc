@@ -1,0 +1,244 @@
+// V8: every weight is read exactly once per visit, every output is written exactly once, and nothing
+// is read that the step has not written.
+
+#include <algorithm>
+#include <map>
+
+#include "program/dump.h"
+#include "program/effects.h"
+#include "program/proofs.h"
+
+namespace megalith::program {
+namespace {
+
+struct Rectangle {
+  std::int64_t row_begin, row_end, column_begin, column_end;
+};
+
+bool Overlap(const Rectangle& a, const Rectangle& b) {
+  return a.row_begin < b.row_end && b.row_begin < a.row_end && a.column_begin < b.column_end &&
+         b.column_begin < a.column_end;
+}
+
+/// The stored elements that a tile holds.
+Rectangle StoredPart(const Tile& tile) {
+  const Rectangle plain{tile.first_output, tile.first_output + tile.num_outputs, tile.first_input,
+                        tile.first_input + tile.num_inputs};
+  if (!tile.transposed) return plain;
+  return {plain.column_begin, plain.column_end, plain.row_begin, plain.row_end};
+}
+
+Status CheckWeights(const Program& program, const Segment& segment) {
+  std::map<std::uint32_t, std::vector<Rectangle>> parts;
+  for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
+    const Stream& stream = segment.streams[worker];
+    std::vector<int> uses(stream.tiles.size(), 0);
+    for (const Instruction& instruction : stream.instructions) {
+      if (instruction.tile != kNone && instruction.opcode != Opcode::kFetch) {
+        ++uses[instruction.tile];
+      }
+    }
+    for (std::size_t i = 0; i < stream.tiles.size(); ++i) {
+      const Tile& tile = stream.tiles[i];
+      if (uses[i] != 1) {
+        return Fail(ErrorCode::kBadProgram,
+                    "V8: segment {} worker {} tile {} ({}): read {} times, once expected",
+                    segment.name, worker, i, program.tensors[tile.tensor].name, uses[i]);
+      }
+      parts[tile.tensor].push_back(StoredPart(tile));
+      if (tile.pair_tensor != kNone) parts[tile.pair_tensor].push_back(StoredPart(tile));
+    }
+  }
+  for (const auto& [index, rectangles] : parts) {
+    const Tensor& tensor = program.tensors[index];
+    std::int64_t area = 0;
+    for (std::size_t i = 0; i < rectangles.size(); ++i) {
+      const Rectangle& a = rectangles[i];
+      area += (a.row_end - a.row_begin) * (a.column_end - a.column_begin);
+      for (std::size_t j = i + 1; j < rectangles.size(); ++j) {
+        if (Overlap(a, rectangles[j])) {
+          return Fail(ErrorCode::kBadProgram,
+                      "V8: segment {}: two tiles of {} share stored rows from {} and {}",
+                      segment.name, tensor.name, a.row_begin, rectangles[j].row_begin);
+        }
+      }
+    }
+    if (area != tensor.outputs * tensor.inputs) {
+      return Fail(ErrorCode::kBadProgram, "V8: segment {}: {} of {} elements of {} are read",
+                  segment.name, area, tensor.outputs * tensor.inputs, tensor.name);
+    }
+  }
+  return {};
+}
+
+/// Columns of a buffer that hold a value, as disjoint sorted intervals.
+class Columns {
+ public:
+  void Add(std::int64_t begin, std::int64_t end) {
+    intervals_.push_back({begin, end});
+    std::sort(intervals_.begin(), intervals_.end());
+    std::vector<std::pair<std::int64_t, std::int64_t>> merged;
+    for (const auto& interval : intervals_) {
+      if (!merged.empty() && interval.first <= merged.back().second) {
+        merged.back().second = std::max(merged.back().second, interval.second);
+      } else {
+        merged.push_back(interval);
+      }
+    }
+    intervals_ = std::move(merged);
+  }
+  bool Contains(std::int64_t begin, std::int64_t end) const {
+    return std::any_of(intervals_.begin(), intervals_.end(), [&](const auto& interval) {
+      return interval.first <= begin && end <= interval.second;
+    });
+  }
+
+ private:
+  std::vector<std::pair<std::int64_t, std::int64_t>> intervals_;
+};
+
+struct Write {
+  Effect effect;
+  std::size_t worker;
+};
+using Writes = std::map<std::uint32_t, std::vector<Write>>;
+
+/// Writes of a segment, without state (whose rows persist) and host input.
+Writes CollectWrites(const Program& program, const Segment& segment) {
+  Writes writes;
+  for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
+    for (const Instruction& instruction : segment.streams[worker].instructions) {
+      for (const Effect& effect : Effects(program, instruction)) {
+        if (effect.writes && !IsState(program.buffers[effect.buffer].kind)) {
+          writes[effect.buffer].push_back({effect, worker});
+        }
+      }
+    }
+  }
+  return writes;
+}
+
+Status CheckWrites(const Program& program, const Segment& segment, const Writes& writes) {
+  for (const auto& [index, list] : writes) {
+    const std::string& name = program.buffers[index].name;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      for (std::size_t j = i + 1; j < list.size(); ++j) {
+        if (Conflict(list[i].effect, list[j].effect)) {
+          return Fail(ErrorCode::kBadProgram,
+                      "V8: segment {}: columns from {} of {} are written by worker {} and again by "
+                      "worker {}",
+                      segment.name, std::max(list[i].effect.begin, list[j].effect.begin), name,
+                      list[i].worker, list[j].worker);
+        }
+      }
+    }
+    // Row shares must make up all rows: with no two in conflict, as many shares as the step.
+    for (const Write& write : list) {
+      if (!write.effect.own_rows) continue;
+      const auto shares = std::count_if(list.begin(), list.end(), [&write](const Write& other) {
+        return other.effect.own_rows && other.effect.begin == write.effect.begin &&
+               other.effect.end == write.effect.end;
+      });
+      if (shares != write.effect.rows.step) {
+        return Fail(ErrorCode::kBadProgram,
+                    "V8: segment {}: {} of {} row shares of {} are written", segment.name, shares,
+                    write.effect.rows.step, name);
+      }
+    }
+  }
+  return {};
+}
+
+/// State is written for all rows and all of its columns, too.
+Status CheckStateWrites(const Program& program, const Segment& segment) {
+  std::map<std::uint32_t, std::vector<Effect>> writes;
+  for (const Stream& stream : segment.streams) {
+    for (const Instruction& instruction : stream.instructions) {
+      for (const Effect& effect : Effects(program, instruction)) {
+        if (effect.writes && IsState(program.buffers[effect.buffer].kind)) {
+          writes[effect.buffer].push_back(effect);
+        }
+      }
+    }
+  }
+  for (const auto& [index, list] : writes) {
+    const Buffer& buffer = program.buffers[index];
+    std::int64_t covered = 0;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const std::int64_t width = list[i].end - list[i].begin;
+      covered += list[i].own_rows ? (list[i].rows.first == 0 ? width : 0) : width;
+      const auto shares = std::count_if(list.begin(), list.end(), [](const Effect& other) {
+        return other.own_rows;
+      });
+      if (list[i].own_rows && shares != list[i].rows.step) {
+        return Fail(ErrorCode::kBadProgram, "V8: segment {}: {} of {} row shares of {} are written",
+                    segment.name, shares, list[i].rows.step, buffer.name);
+      }
+      for (std::size_t j = i + 1; j < list.size(); ++j) {
+        if (Conflict(list[i], list[j])) {
+          return Fail(ErrorCode::kBadProgram, "V8: segment {}: {} is written twice from column {}",
+                      segment.name, buffer.name, std::max(list[i].begin, list[j].begin));
+        }
+      }
+    }
+    if (covered != buffer.columns) {
+      return Fail(ErrorCode::kBadProgram, "V8: segment {}: {} of {} columns of {} are written",
+                  segment.name, covered, buffer.columns, buffer.name);
+    }
+  }
+  return {};
+}
+
+/// Walks the step: what a visit reads, it or an earlier visit has written.
+Status CheckReads(const Program& program) {
+  std::map<std::uint32_t, Columns> written;
+  for (const Visit& visit : program.visits) {
+    const Segment& segment = program.segments[visit.segment];
+    for (const auto& [index, list] : CollectWrites(program, segment)) {
+      for (const Write& write : list) written[index].Add(write.effect.begin, write.effect.end);
+    }
+    for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
+      for (const Instruction& instruction : segment.streams[worker].instructions) {
+        for (const Effect& effect : Effects(program, instruction)) {
+          const Buffer& buffer = program.buffers[effect.buffer];
+          if (!effect.reads || IsState(buffer.kind) || buffer.kind == BufferKind::kStepInput) {
+            continue;
+          }
+          if (!written[effect.buffer].Contains(effect.begin, effect.end)) {
+            return Fail(ErrorCode::kBadProgram,
+                        "V8: segment {} worker {}: {} reads columns [{}, {}) of {}, which nothing "
+                        "has written",
+                        segment.name, worker, Info(instruction.opcode).name, effect.begin,
+                        effect.end, buffer.name);
+          }
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status ProveUse(const Program& program) {
+  std::vector<bool> used(program.tensors.size(), false);
+  for (const Segment& segment : program.segments) {
+    MEGALITH_RETURN_IF_ERROR(CheckWeights(program, segment));
+    MEGALITH_RETURN_IF_ERROR(CheckWrites(program, segment, CollectWrites(program, segment)));
+    MEGALITH_RETURN_IF_ERROR(CheckStateWrites(program, segment));
+    for (const Stream& stream : segment.streams) {
+      for (const Tile& tile : stream.tiles) {
+        used[tile.tensor] = true;
+        if (tile.pair_tensor != kNone) used[tile.pair_tensor] = true;
+      }
+    }
+  }
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (!used[i]) {
+      return Fail(ErrorCode::kBadProgram, "V8: no tile reads tensor {}", program.tensors[i].name);
+    }
+  }
+  return CheckReads(program);
+}
+
+}  // namespace megalith::program
