@@ -1,0 +1,451 @@
+#include "exec/cpu/instructions.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "base/align.h"
+#include "exec/route_plan.h"
+#include "kernels/activation.h"
+
+namespace megalith::exec::cpu {
+namespace {
+
+using kernels::kPanelOutputs;
+using program::Epilogue;
+using program::Opcode;
+
+/// One instruction being run.
+template <typename Act>
+class Runner {
+ public:
+  Runner(const InstructionView& view, const kernels::KernelTable<Act>& table, DeviceMemory* device,
+         const Scratch& scratch)
+      : view_(view),
+        instruction_(view.instruction),
+        table_(table),
+        device_(*device),
+        rows_(device->rows()),
+        scratch_(scratch),
+        trip_(device->reg(view.instruction.trip)) {}
+
+  const char* Dispatch() {
+    switch (instruction_.opcode) {
+      case Opcode::kWait:
+      case Opcode::kStepBegin:
+      case Opcode::kStepEnd:
+      case Opcode::kFetch:
+      case Opcode::kFetchNext:
+        return nullptr;
+      case Opcode::kEmbed:
+        Embed();
+        return nullptr;
+      case Opcode::kAttnResNorm:
+        AttnResNorm();
+        return nullptr;
+      case Opcode::kRmsNorm:
+        RmsNorm();
+        return nullptr;
+      case Opcode::kMatmul:
+        Matmul();
+        return nullptr;
+      case Opcode::kKda:
+        Kda();
+        return nullptr;
+      case Opcode::kMlaAppend:
+        MlaAppend();
+        return nullptr;
+      case Opcode::kMlaAttention:
+        MlaAttention();
+        return nullptr;
+      case Opcode::kRouterTopK:
+        RouterTopK();
+        return nullptr;
+      case Opcode::kRoutePlan:
+        return BuildPlan();
+      case Opcode::kExpertGateUp:
+        ExpertGateUp();
+        return nullptr;
+      case Opcode::kExpertDown:
+        ExpertDown();
+        return nullptr;
+    }
+    return "opcode without a handler";
+  }
+
+ private:
+  template <typename Function>
+  void ForOwnRows(Function function) const {
+    for (std::int64_t row = instruction_.rows.first; row < trip_; row += instruction_.rows.step) {
+      function(row);
+    }
+  }
+
+  void Embed() const {
+    const auto prefix = view_.Rows<Act>(1);
+    const std::int64_t columns = view_.OperandColumns(1);
+    ForOwnRows([&](std::int64_t row) {
+      const Bf16* embedding =
+          view_.weights.EmbeddingRow(rows_.token[static_cast<std::size_t>(row)]);
+      Act* out = prefix.Row(row);
+      if constexpr (std::is_same_v<Act, Bf16>) {
+        std::memcpy(out, embedding, static_cast<std::size_t>(columns) * sizeof(Bf16));
+      } else {
+        for (std::int64_t i = 0; i < columns; ++i) out[i] = ToFloat(embedding[i]);
+      }
+    });
+  }
+
+  void AttnResNorm() const {
+    const std::int64_t hidden = view_.OperandColumns(0);
+    const std::int64_t num_blocks = view_.NumBlocks();
+    const bool has_blocks = view_.memory.IsPresent(view_.operand(1));
+    const RowView<Act> blocks = has_blocks ? view_.Rows<Act>(1) : RowView<Act>{};
+    const auto prefix = view_.Rows<Act>(0);
+    const auto out = view_.Rows<Act>(2);
+    auto** sources = reinterpret_cast<const Act**>(scratch_.sources());
+    const bool gathers = instruction_.imm[1] == 1;
+    kernels::AttnResNormArgs<Act> args{};
+    args.sources = sources;
+    args.num_sources = num_blocks + 1;
+    args.hidden = hidden;
+    args.fold = view_.Vector<float>(0);
+    args.norm_weight = view_.Vector<Bf16>(1);
+    args.eps = instruction_.scalar[0];
+    args.scratch = scratch_.kernel();
+    ForOwnRows([&](std::int64_t row) {
+      const std::int64_t source = gathers ? rows_.logit_rows[static_cast<std::size_t>(row)] : row;
+      Act* source_blocks = blocks.Row(source);
+      for (std::int64_t block = 0; block < num_blocks; ++block) {
+        sources[block] = source_blocks + block * hidden;
+      }
+      sources[num_blocks] = prefix.Row(source);
+      args.out = out.Row(row);
+      table_.attn_res_norm(args);
+      if (view_.PushesBlock()) {
+        std::memcpy(source_blocks + num_blocks * hidden, prefix.Row(source),
+                    static_cast<std::size_t>(hidden) * sizeof(Act));
+      }
+    });
+  }
+
+  void RmsNorm() const {
+    const auto in = view_.Rows<Act>(0);
+    const auto out = view_.Rows<Act>(1);
+    kernels::RmsNormArgs<Act> args{};
+    args.count = view_.OperandColumns(0);
+    args.weight = view_.Vector<Bf16>(0);
+    args.eps = instruction_.scalar[0];
+    ForOwnRows([&](std::int64_t row) {
+      args.in = in.Row(row);
+      args.out = out.Row(row);
+      table_.rms_norm(args);
+    });
+  }
+
+  /// `num_panels` panels from `panels` times `rows` rows of `x`, into scratch_.acc(), which has
+  /// 16 * num_panels floats per row.
+  template <typename X>
+  void Multiply(const std::byte* panels, std::int64_t num_panels, RowView<X> x,
+                const std::int32_t* row_indices, std::int64_t rows) const {
+    kernels::MatmulArgs<X> args{};
+    args.panels = panels;
+    args.num_panels = num_panels;
+    args.inputs = view_.tile().num_inputs;
+    args.x = x.data;
+    args.x_stride = x.stride;
+    args.row_indices = row_indices;
+    args.rows = rows;
+    args.acc = scratch_.acc();
+    args.acc_stride = num_panels * kPanelOutputs;
+    args.scratch = scratch_.kernel();
+    const auto format = static_cast<std::size_t>(view_.Format());
+    if constexpr (std::is_same_v<X, Act>) {
+      table_.matmul[format](args);
+    } else {
+      table_.matmul_float[format](args);
+    }
+  }
+
+  /// Calls function(first panel, panels, first output, outputs) for the tile's groups of panels.
+  template <typename Function>
+  void ForGroups(std::int64_t rows, bool pairs, Function function) const {
+    const program::Tile& tile = view_.tile();
+    const std::int64_t unit = pairs ? 2 : 1;
+    const std::int64_t group = Scratch::GroupPanels(rows, PanelBytes(), unit);
+    for (std::int64_t panel = 0; panel < tile.num_panels; panel += group) {
+      const std::int64_t panels = std::min(group, tile.num_panels - panel);
+      const std::int64_t first_output = panel / unit * kPanelOutputs;
+      const std::int64_t outputs =
+          std::min(panels / unit * kPanelOutputs, tile.num_outputs - first_output);
+      function(panel, panels, first_output, outputs);
+    }
+  }
+
+  std::int64_t PanelBytes() const { return view_.tile().bytes / view_.tile().num_panels; }
+
+  template <typename X>
+  void MatmulFrom(RowView<X> in) const {
+    const bool pairs = instruction_.epilogue == Epilogue::kGatedPair;
+    ForGroups(trip_, pairs,
+              [&](std::int64_t panel, std::int64_t panels, std::int64_t first_output,
+                  std::int64_t outputs) {
+                Multiply<X>(view_.Panels() + panel * PanelBytes(), panels, in, nullptr, trip_);
+                for (std::int64_t row = 0; row < trip_; ++row) {
+                  const float* acc = scratch_.acc() + row * panels * kPanelOutputs;
+                  ApplyEpilogue(row, acc, first_output, outputs);
+                }
+              });
+  }
+
+  void Matmul() const {
+    if (trip_ == 0) return;
+    if (view_.OperandDType(0) == DType::kF32) {
+      MatmulFrom<float>(view_.Rows<float>(0));
+    } else {
+      MatmulFrom<Act>(view_.Rows<Act>(0));
+    }
+  }
+
+  void ApplyEpilogue(std::int64_t row, const float* acc, std::int64_t first_output,
+                     std::int64_t outputs) const {
+    if (instruction_.epilogue == Epilogue::kStore && view_.OperandDType(1) == DType::kF32) {
+      std::memcpy(view_.Rows<float>(1).Row(row) + first_output, acc,
+                  static_cast<std::size_t>(outputs) * sizeof(float));
+      return;
+    }
+    Act* out = view_.Rows<Act>(1).Row(row) + first_output;
+    switch (instruction_.epilogue) {
+      case Epilogue::kStore:
+        table_.store(acc, outputs, out);
+        break;
+      case Epilogue::kGatedPair:
+        table_.gated_pair({acc, outputs, view_.Activation(), out});
+        break;
+      case Epilogue::kAddResidual:
+        if (view_.PushesBlock()) {
+          table_.store(acc, outputs, out);
+        } else {
+          table_.add_residual(acc, view_.Rows<Act>(3).Row(row) + first_output, outputs, out);
+        }
+        break;
+      case Epilogue::kAddSharedResidual:
+        table_.add_shared_residual(acc, view_.Rows<float>(2).Row(row) + first_output,
+                                   view_.Rows<Act>(3).Row(row) + first_output, outputs, out);
+        break;
+      case Epilogue::kSigmoidGate:
+        table_.sigmoid_gate(acc, view_.Rows<Act>(2).Row(row) + first_output, outputs, out);
+        break;
+    }
+  }
+
+  void Kda() const {
+    const std::int64_t heads = instruction_.imm[1] - instruction_.imm[0];
+    const std::int64_t dim = view_.OperandColumns(0) / heads;
+    const std::int64_t value_stride = RoundUp<std::int64_t>(dim, kernels::kLanes);
+    const std::int64_t kernel = view_.VectorInfo(0).taps;
+    const RowView<Act> q = view_.Rows<Act>(0), k = view_.Rows<Act>(1), v = view_.Rows<Act>(2);
+    const RowView<Act> gate = view_.Rows<Act>(3), decay = view_.Rows<Act>(4);
+    const RowView<Act> beta = view_.Rows<Act>(5), out = view_.Rows<Act>(6);
+    kernels::KdaHeadArgs<Act> args{};
+    args.head_dim = dim;
+    args.conv_kernel = kernel;
+    args.q_stride = q.stride;
+    args.k_stride = k.stride;
+    args.v_stride = v.stride;
+    args.gate_stride = gate.stride;
+    args.decay_stride = decay.stride;
+    args.beta_stride = beta.stride;
+    args.taps_stride = view_.VectorInfo(0).count / kernel;
+    args.o_norm = view_.Vector<float>(5);
+    args.eps = instruction_.scalar[0];
+    args.gate_lower_bound = instruction_.scalar[1];
+    args.state_stride = value_stride;
+    args.history_stride = 3 * dim;
+    args.out_stride = out.stride;
+    args.scratch = scratch_.kernel();
+    for (std::size_t run = 0; run < rows_.runs.size(); ++run) {
+      const Run& rows = rows_.runs[run];
+      const std::int64_t first = rows_.first_row[run];
+      args.rows = rows.count;
+      args.zero_state = rows.first_position == 0;
+      float* state =
+          view_.memory.SlotState<float>(view_.operand(7), rows.slot, view_.visit.state_index);
+      Act* history =
+          view_.memory.SlotState<Act>(view_.operand(8), rows.slot, view_.visit.state_index);
+      for (std::int64_t head = 0; head < heads; ++head) {
+        const std::int64_t channel = (instruction_.imm[0] + head) * dim;
+        args.q = q.Row(first) + head * dim;
+        args.k = k.Row(first) + head * dim;
+        args.v = v.Row(first) + head * dim;
+        args.gate = gate.Row(first) + head * dim;
+        args.decay = decay.Row(first) + head * dim;
+        args.beta = beta.Row(first) + head;
+        args.q_taps = view_.Vector<float>(0) + channel;
+        args.k_taps = view_.Vector<float>(1) + channel;
+        args.v_taps = view_.Vector<float>(2) + channel;
+        args.a_log = view_.Vector<float>(3)[instruction_.imm[0] + head];
+        args.dt_bias = view_.Vector<float>(4) + channel;
+        args.state = state + head * dim * value_stride;
+        args.q_history = history + head * (kernel - 1) * 3 * dim;
+        args.k_history = args.q_history + dim;
+        args.v_history = args.k_history + dim;
+        args.out = out.Row(first) + head * dim;
+        table_.kda_head(args);
+      }
+    }
+  }
+
+  void MlaAppend() const {
+    const std::int64_t rank = instruction_.imm[0];
+    const std::int64_t extra = view_.OperandColumns(0) - rank;
+    const std::int64_t page_tokens = view_.program.state.page_tokens;
+    const auto in = view_.Rows<Act>(0);
+    Act* pool = view_.memory.CachePool<Act>(view_.operand(1), view_.visit.state_index);
+    const std::int64_t stride = view_.memory.RowStride(view_.operand(1));
+    kernels::RmsNormArgs<Act> args{};
+    args.count = rank;
+    args.weight = view_.Vector<Bf16>(0);
+    args.eps = instruction_.scalar[0];
+    ForOwnRows([&](std::int64_t row) {
+      const std::int64_t position = rows_.position[static_cast<std::size_t>(row)];
+      const std::int32_t slot = rows_.slot[static_cast<std::size_t>(row)];
+      const std::int64_t page = device_.sequences().PageTable(slot)[position / page_tokens];
+      args.in = in.Row(row);
+      args.out = pool + (page * page_tokens + position % page_tokens) * stride;
+      table_.rms_norm(args);
+      std::memcpy(args.out + rank, args.in + rank, static_cast<std::size_t>(extra) * sizeof(Act));
+    });
+  }
+
+  void MlaAttention() const {
+    const std::int64_t heads = instruction_.imm[1] - instruction_.imm[0];
+    const std::int64_t query_width = view_.OperandColumns(0) / heads;
+    const auto query = view_.Rows<Act>(0);
+    const auto latent_query = view_.Rows<float>(1);
+    const auto out = view_.Rows<float>(3);
+    kernels::MlaAttentionArgs<Act> args{};
+    args.rank = view_.OperandColumns(1) / heads;
+    args.extra = view_.OperandColumns(2) - args.rank;
+    args.cache = view_.memory.CachePool<Act>(view_.operand(2), view_.visit.state_index);
+    args.page_tokens = view_.program.state.page_tokens;
+    args.split = program::kAttentionSplit;
+    args.scale = instruction_.scalar[0];
+    args.scratch = scratch_.kernel();
+    for (std::int64_t row = 0; row < trip_; ++row) {
+      args.page_table = device_.sequences().PageTable(rows_.slot[static_cast<std::size_t>(row)]);
+      args.num_positions = rows_.position[static_cast<std::size_t>(row)] + 1;
+      for (std::int64_t head = 0; head < heads; ++head) {
+        args.extra_query = query.Row(row) + (head + 1) * query_width - args.extra;
+        args.latent_query = latent_query.Row(row) + head * args.rank;
+        args.out = out.Row(row) + head * args.rank;
+        table_.mla_attention(args);
+      }
+    }
+  }
+
+  void RouterTopK() const {
+    kernels::RouterTopKArgs args{};
+    args.bias = view_.Vector<float>(0);
+    args.num_experts = view_.OperandColumns(0);
+    args.top_k = instruction_.imm[0];
+    args.renormalize = instruction_.imm[1] == 1;
+    args.softmax = instruction_.imm[2] == 1;
+    args.num_groups = instruction_.imm[3];
+    args.topk_groups = instruction_.imm[4];
+    args.scaling_factor = instruction_.scalar[0];
+    args.scratch = scratch_.kernel();
+    ForOwnRows([&](std::int64_t row) {
+      args.logits = view_.Rows<float>(0).Row(row);
+      args.ids = view_.Rows<std::int32_t>(1).Row(row);
+      args.weights = view_.Rows<float>(2).Row(row);
+      table_.router_top_k(args);
+    });
+  }
+
+  RoutePlan Plan(std::size_t operand) const {
+    return RoutePlan::FromColumns(view_.Rows<std::int32_t>(operand).data, instruction_.imm[0],
+                                  view_.OperandColumns(operand));
+  }
+
+  const char* BuildPlan() {
+    const auto ids = view_.Rows<std::int32_t>(0);
+    const auto weights = view_.Rows<float>(1);
+    const std::int64_t active = Plan(2).Build(ids.data, ids.stride, weights.data, weights.stride,
+                                              trip_, instruction_.imm[1]);
+    if (active < 0) return "the router chose an expert that does not exist";
+    device_.SetActiveExperts(active);
+    return nullptr;
+  }
+
+  void ExpertGateUp() const {
+    const RoutePlan plan = Plan(1);
+    const auto in = view_.Rows<Act>(0);
+    const auto out = view_.Rows<Act>(2);
+    for (std::int64_t active = 0; active < trip_; ++active) {
+      const std::int64_t pairs = plan.NumPairs(active);
+      const std::byte* weights = view_.Panels(plan.Expert(active));
+      ForGroups(pairs, true,
+                [&](std::int64_t panel, std::int64_t panels, std::int64_t first_output,
+                    std::int64_t outputs) {
+                  Multiply<Act>(weights + panel * PanelBytes(), panels, in, plan.Rows(active),
+                                pairs);
+                  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+                    const float* acc = scratch_.acc() + pair * panels * kPanelOutputs;
+                    table_.gated_pair({acc, outputs, view_.Activation(),
+                                       out.Row(plan.FirstPair(active) + pair) + first_output});
+                  }
+                });
+    }
+  }
+
+  /// Experts ascend inside every group of outputs, so a row's sum has the canonical order.
+  void ExpertDown() const {
+    const RoutePlan plan = Plan(1);
+    const auto in = view_.Rows<Act>(0);
+    const auto out = view_.Rows<Act>(2);
+    const std::int64_t num_rows = rows_.num_rows;
+    ForGroups(num_rows, false,
+              [&](std::int64_t panel, std::int64_t panels, std::int64_t first_output,
+                  std::int64_t outputs) {
+                const std::int64_t stride = panels * kPanelOutputs;
+                std::fill_n(scratch_.sum(), num_rows * stride, 0.0f);
+                for (std::int64_t active = 0; active < trip_; ++active) {
+                  const std::int64_t pairs = plan.NumPairs(active);
+                  const RowView<Act> first_pair{in.Row(plan.FirstPair(active)), in.stride};
+                  Multiply<Act>(view_.Panels(plan.Expert(active)) + panel * PanelBytes(), panels,
+                                first_pair, nullptr, pairs);
+                  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+                    table_.weighted_add(scratch_.acc() + pair * stride, plan.Weights(active)[pair],
+                                        outputs, scratch_.sum() + plan.Rows(active)[pair] * stride);
+                  }
+                }
+                for (std::int64_t row = 0; row < num_rows; ++row) {
+                  table_.store(scratch_.sum() + row * stride, outputs, out.Row(row) + first_output);
+                }
+              });
+  }
+
+  const InstructionView& view_;
+  const program::Instruction& instruction_;
+  const kernels::KernelTable<Act>& table_;
+  DeviceMemory& device_;
+  const StepRows& rows_;
+  const Scratch& scratch_;
+  std::int64_t trip_;
+};
+
+}  // namespace
+
+template <typename Act>
+const char* Execute(const InstructionView& view, const kernels::KernelTable<Act>& kernels,
+                    DeviceMemory* device, const Scratch& scratch) {
+  return Runner<Act>(view, kernels, device, scratch).Dispatch();
+}
+
+template const char* Execute<Bf16>(const InstructionView&, const kernels::KernelTable<Bf16>&,
+                                   DeviceMemory*, const Scratch&);
+template const char* Execute<float>(const InstructionView&, const kernels::KernelTable<float>&,
+                                    DeviceMemory*, const Scratch&);
+
+}  // namespace megalith::exec::cpu

@@ -1,0 +1,89 @@
+#include "exec/cpu/scratch.h"
+
+#include <algorithm>
+
+#include "base/align.h"
+#include "kernels/kernel_table.h"
+
+namespace megalith::exec::cpu {
+namespace {
+
+using program::Instruction;
+using program::Opcode;
+using program::Program;
+using program::Stream;
+
+/// Floats of kernel scratch that one instruction needs.
+std::int64_t KernelFloats(const Stream& stream, const Instruction& instruction) {
+  const auto columns = [&](std::size_t index) {
+    return instruction.operands[index].end - instruction.operands[index].begin;
+  };
+  const std::int64_t heads = std::max<std::int64_t>(instruction.imm[1] - instruction.imm[0], 1);
+  switch (instruction.opcode) {
+    case Opcode::kMatmul:
+    case Opcode::kExpertGateUp:
+    case Opcode::kExpertDown:
+      return kernels::MatmulScratchFloats(stream.tiles[instruction.tile].num_inputs);
+    case Opcode::kAttnResNorm:
+      return columns(0);
+    case Opcode::kKda:
+      return kernels::KdaScratchFloats(columns(0) / heads);
+    case Opcode::kMlaAttention:
+      return kernels::MlaScratchFloats(columns(1) / heads, program::kAttentionSplit);
+    case Opcode::kRouterTopK:
+      return 2 * columns(0) + instruction.imm[3];
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+std::int64_t Scratch::GroupPanels(std::int64_t rows, std::int64_t panel_bytes, std::int64_t unit) {
+  std::int64_t panels = kAccFloats / (rows * kernels::kPanelOutputs);
+  if (rows > kernels::kMatmulRowBlock) {
+    panels = std::min(panels, kGroupWeightBytes / panel_bytes);
+  }
+  return std::max(panels / unit, std::int64_t{1}) * unit;
+}
+
+Result<Scratch> Scratch::Allocate(const std::vector<program::VerifiedProgram>& programs,
+                                  std::int32_t worker) {
+  std::int64_t acc_floats = kAccFloats;
+  std::int64_t kernel_floats = 0;
+  std::int64_t num_sources = 1;
+  for (const program::VerifiedProgram& verified : programs) {
+    const Program& program = *verified;
+    // One unit of a gate-up pair for all rows must fit whatever the budget.
+    acc_floats = std::max(acc_floats, program.max_rows * 2 * std::int64_t{kernels::kPanelOutputs});
+    for (const program::Segment& segment : program.segments) {
+      const Stream& stream = segment.streams[static_cast<std::size_t>(worker)];
+      for (const Instruction& instruction : stream.instructions) {
+        kernel_floats = std::max(kernel_floats, KernelFloats(stream, instruction));
+      }
+    }
+    for (const program::Visit& visit : program.visits) {
+      num_sources = std::max<std::int64_t>(num_sources, visit.num_blocks + 2);
+    }
+  }
+  constexpr std::int64_t kAlignment = 64;
+  const auto floats_bytes = [](std::int64_t floats) {
+    return RoundUp(floats * std::int64_t{sizeof(float)}, kAlignment);
+  };
+  const std::int64_t acc_bytes = floats_bytes(acc_floats);
+  const std::int64_t kernel_bytes = floats_bytes(kernel_floats);
+  const std::int64_t source_bytes = num_sources * std::int64_t{sizeof(void*)};
+  Scratch scratch;
+  MEGALITH_ASSIGN_OR_RETURN(
+      scratch.arena_,
+      Arena::Allocate(static_cast<std::size_t>(2 * acc_bytes + kernel_bytes + source_bytes),
+                      HugePages::kOff));
+  std::byte* position = scratch.arena_.data();
+  scratch.acc_ = reinterpret_cast<float*>(position);
+  scratch.sum_ = reinterpret_cast<float*>(position + acc_bytes);
+  scratch.kernel_ = reinterpret_cast<float*>(position + 2 * acc_bytes);
+  scratch.sources_ = position + 2 * acc_bytes + kernel_bytes;
+  return scratch;
+}
+
+}  // namespace megalith::exec::cpu

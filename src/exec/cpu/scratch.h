@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/result.h"
+#include "program/verifier.h"
+
+namespace megalith::exec::cpu {
+
+/// Private memory of one worker, sized once for the largest instruction of its streams in any
+/// Program, so that a step allocates nothing. Touched first by its worker.
+class Scratch {
+ public:
+  /// Accumulators of one group of panels stay in the L2 beside the panels: 128 KiB.
+  static constexpr std::int64_t kAccFloats = std::int64_t{32} << 10;
+  /// Panels that several blocks of rows are multiplied with should still be in the L2 for the
+  /// second block: 256 KiB.
+  static constexpr std::int64_t kGroupWeightBytes = std::int64_t{256} << 10;
+
+  /// `programs`: all row buckets. kOutOfMemory.
+  static Result<Scratch> Allocate(const std::vector<program::VerifiedProgram>& programs,
+                                  std::int32_t worker);
+
+  float* acc() const { return acc_; }        // [rows][panels of a group * 16]
+  float* sum() const { return sum_; }        // the same, for sums over experts
+  float* kernel() const { return kernel_; }  // what the kernel needs
+  const void** sources() const { return reinterpret_cast<const void**>(sources_); }
+
+  /// Panels (a multiple of `unit`) to multiply `rows` rows with before the epilogue.
+  static std::int64_t GroupPanels(std::int64_t rows, std::int64_t panel_bytes, std::int64_t unit);
+
+ private:
+  Arena arena_;
+  float* acc_ = nullptr;
+  float* sum_ = nullptr;
+  float* kernel_ = nullptr;
+  std::byte* sources_ = nullptr;
+};
+
+}  // namespace megalith::exec::cpu

@@ -1,0 +1,114 @@
+#include "exec/cpu/worker.h"
+
+#include <algorithm>
+
+#include "base/spin.h"
+#include "exec/cpu/instructions.h"
+#include "exec/instruction_view.h"
+
+namespace megalith::exec::cpu {
+
+using program::Instruction;
+using program::kNone;
+using program::Opcode;
+using program::Stream;
+using program::Tile;
+using program::Visit;
+
+Status StepFailure::Take(const program::Program& program) {
+  if (!IsSet()) return {};
+  const Visit& visit = program.visits[static_cast<std::size_t>(visit_)];
+  const program::Segment& segment = program.segments[visit.segment];
+  const Instruction& instruction = segment.streams[static_cast<std::size_t>(worker_)]
+                                       .instructions[static_cast<std::size_t>(instruction_)];
+  const Status status =
+      Fail(ErrorCode::kInternal, "visit {} ({}), worker {}, instruction {} ({}): {}", visit_,
+           segment.name, worker_, instruction_, program::Info(instruction.opcode).name, reason_);
+  set_.store(false, std::memory_order_relaxed);
+  claimed_.store(false, std::memory_order_relaxed);
+  return status;
+}
+
+template <typename Act>
+bool Worker<Act>::RunStep(ProgramState& state) {
+  const auto num_visits = static_cast<std::int64_t>(state.program.visits.size());
+  for (std::int64_t visit = 0; visit < num_visits; ++visit) {
+    if (!RunVisit(state, visit)) return false;
+  }
+  return true;
+}
+
+template <typename Act>
+bool Worker<Act>::RunVisit(ProgramState& state, std::int64_t visit_index) {
+  const program::Program& program = state.program;
+  const Visit& visit = program.visits[static_cast<std::size_t>(visit_index)];
+  const Stream& stream = program.segments[visit.segment].streams[static_cast<std::size_t>(index_)];
+  position_.visit.store(visit_index, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < stream.instructions.size(); ++i) {
+    const Instruction& instruction = stream.instructions[i];
+    const auto instruction_index = static_cast<std::int64_t>(i);
+    position_.instruction.store(instruction_index, std::memory_order_relaxed);
+    if (*shared_.before_instruction) {
+      (*shared_.before_instruction)(index_, visit_index, instruction_index);
+    }
+    if (instruction.wait_counter != kNone && !Wait(state, visit_index, instruction)) return false;
+    if (instruction.opcode == Opcode::kFetch || instruction.opcode == Opcode::kFetchNext) {
+      Request(state, visit_index, instruction);
+    } else if (!shared_.failure->IsSet()) {
+      const InstructionView view{program, visit,        stream,          instruction,
+                                 index_,  state.memory, *shared_.weights};
+      if (instruction.opcode == Opcode::kMatmul) queue_.Consume(view.Panels());
+      const char* failure = Execute(view, *shared_.kernels, shared_.device, scratch_);
+      if (failure != nullptr) shared_.failure->Set(failure, index_, visit_index, instruction_index);
+    }
+    if (instruction.signal_counter != kNone) {
+      state.counters.Signal(instruction.signal_counter, instruction.signal_amount);
+    }
+  }
+  return true;
+}
+
+template <typename Act>
+bool Worker<Act>::Wait(ProgramState& state, std::int64_t visit_index,
+                       const Instruction& instruction) {
+  const std::int64_t want = state.targets.Wait(instruction, visit_index, state.epoch);
+  const std::uint32_t counter = instruction.wait_counter;
+  if (state.counters.Load(counter) >= want) return true;
+  position_.want.store(want, std::memory_order_relaxed);
+  position_.wait_counter.store(counter, std::memory_order_relaxed);
+  SpinThenYield turn(shared_.max_spins);
+  while (state.counters.Load(counter) < want) {
+    if (shared_.prefetch) queue_.Drain();
+    if (turn.Once() && shared_.abandon->load(std::memory_order_relaxed)) return false;
+  }
+  position_.wait_counter.store(kNone, std::memory_order_relaxed);
+  return true;
+}
+
+template <typename Act>
+void Worker<Act>::Request(const ProgramState& state, std::int64_t visit_index,
+                          const Instruction& instruction) {
+  const program::Program& program = state.program;
+  const auto worker = static_cast<std::size_t>(index_);
+  const Visit* visit = &program.visits[static_cast<std::size_t>(visit_index)];
+  const Stream* stream = &program.segments[visit->segment].streams[worker];
+  std::uint32_t tile_index = instruction.tile;
+  if (instruction.opcode == Opcode::kFetchNext) {
+    const std::size_t next = static_cast<std::size_t>(visit_index + 1) % program.visits.size();
+    visit = &program.visits[next];
+    stream = &program.segments[visit->segment].streams[worker];
+    const auto entry = static_cast<std::size_t>(instruction.imm[0]);
+    if (entry >= stream->prologue.size()) return;  // the next visit has fewer tiles than slots
+    tile_index = stream->prologue[entry].tile;
+  }
+  const Tile& tile = stream->tiles[tile_index];
+  // Which expert will be read is not known this early.
+  if (program.tensors[tile.tensor].num_experts > 0) return;
+  queue_.Push(shared_.weights->WorkerArena(index_) + visit->weight_base[worker] + tile.offset,
+              std::min(tile.bytes, program.store.slot_bytes));
+}
+
+template class Worker<Bf16>;
+template class Worker<float>;
+
+}  // namespace megalith::exec::cpu

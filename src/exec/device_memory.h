@@ -1,0 +1,176 @@
+#pragma once
+
+// Everything a Program reads and writes besides weights: the activation arena, the state of every
+// sequence, the cache pages, and the step's rows. One DeviceMemory serves all row buckets of a
+// model: they run one at a time, so they share the arena.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/result.h"
+#include "exec/executor.h"
+#include "exec/sequences.h"
+#include "program/program.h"
+#include "program/verifier.h"
+
+namespace megalith::exec {
+
+/// The rows of one step, written by the host before the workers start and constant while they run.
+struct StepRows {
+  std::int32_t num_rows = 0;
+  std::int32_t num_logit_rows = 0;
+  std::vector<Run> runs;
+  std::vector<std::int32_t> first_row;   // of each run
+  std::vector<std::int32_t> token;       // [num_rows]
+  std::vector<std::int32_t> slot;        // [num_rows]
+  std::vector<std::int32_t> position;    // [num_rows]
+  std::vector<std::int32_t> logit_rows;  // [num_logit_rows]
+};
+
+/// Rows of a buffer, beginning at an operand's first column.
+template <typename T>
+struct RowView {
+  T* data = nullptr;
+  std::int64_t stride = 0;  ///< elements
+  T* Row(std::int64_t row) const { return data + row * stride; }
+};
+
+/// Bytes of each kind, for reports.
+struct MemorySizes {
+  std::int64_t activations = 0;
+  std::int64_t kda_state = 0;
+  std::int64_t conv_state = 0;
+  std::int64_t mla_cache = 0;
+  std::int64_t Total() const { return activations + kda_state + conv_state + mla_cache; }
+};
+
+class DeviceMemory;
+
+/// The buffers of one Program inside a DeviceMemory. T below must be the buffer's element type,
+/// which Create has checked for every operand of the Program.
+class ProgramMemory {
+ public:
+  const program::Program& program() const { return **program_; }
+
+  bool IsPresent(const program::Operand& operand) const { return operand.buffer != program::kNone; }
+
+  template <typename T>
+  RowView<T> Rows(const program::Operand& operand) const {
+    const Buffer& buffer = buffers_[operand.buffer];
+    return {reinterpret_cast<T*>(buffer.base) + operand.begin, buffer.row_stride};
+  }
+  /// State of `slot` in the KDA layer `state_index`, at the operand's first element.
+  template <typename T>
+  T* SlotState(const program::Operand& operand, std::int64_t slot, std::int64_t state_index) const {
+    const Buffer& buffer = buffers_[operand.buffer];
+    return reinterpret_cast<T*>(buffer.base) + slot * buffer.slot_stride +
+           state_index * buffer.layer_stride + operand.begin;
+  }
+  /// The page pool of MLA layer `state_index`: [pages][page_tokens][columns].
+  template <typename T>
+  T* CachePool(const program::Operand& operand, std::int64_t state_index) const {
+    const Buffer& buffer = buffers_[operand.buffer];
+    return reinterpret_cast<T*>(buffer.base) + state_index * buffer.layer_stride;
+  }
+  /// Elements between cache positions.
+  std::int64_t RowStride(const program::Operand& operand) const {
+    return buffers_[operand.buffer].row_stride;
+  }
+  std::span<const std::byte> Bytes(std::uint32_t buffer) const;
+  /// Index of the buffer of that name, or kNone.
+  std::uint32_t FindBuffer(std::string_view name) const;
+
+ private:
+  friend class DeviceMemory;
+  struct Buffer {
+    std::byte* base = nullptr;      // state: of slot 0, layer 0
+    std::int64_t row_stride = 0;    // elements
+    std::int64_t slot_stride = 0;   // elements; state only
+    std::int64_t layer_stride = 0;  // elements; state only
+  };
+  explicit ProgramMemory(const program::VerifiedProgram& program) : program_(&program) {}
+
+  const program::VerifiedProgram* program_;
+  std::vector<Buffer> buffers_;
+  std::uint32_t logits_buffer_ = program::kNone;
+};
+
+/// Not thread-safe by itself: the executor calls BeginStep and FinishStep between steps.
+class DeviceMemory {
+ public:
+  /// `programs`: row buckets of one model with the same state, ascending or not. Errors: kUsage if
+  /// they disagree about state, vocabulary or activation type; kBadProgram if a buffer has another
+  /// type than its instructions need; kOutOfMemory before anything is allocated.
+  static Result<std::unique_ptr<DeviceMemory>> Create(
+      std::vector<program::VerifiedProgram> programs, HugePages huge_pages);
+
+  const ExecutorLimits& limits() const { return limits_; }
+  const MemorySizes& sizes() const { return sizes_; }
+  std::size_t num_programs() const { return programs_.size(); }
+  const program::VerifiedProgram& program(std::size_t index) const { return programs_[index]; }
+  const ProgramMemory& program_memory(std::size_t index) const { return program_memory_[index]; }
+  const Sequences& sequences() const { return sequences_; }
+  const StepRows& rows() const { return rows_; }
+  /// Trip counts. kActiveExperts is written by kRoutePlan while the step runs; the Program's
+  /// counters order that with its readers.
+  std::int64_t reg(program::Register value) const {
+    return registers_[static_cast<std::size_t>(value)];
+  }
+  void SetActiveExperts(std::int64_t value) {
+    registers_[static_cast<std::size_t>(program::Register::kActiveExperts)] = value;
+  }
+
+  /// Checks a step (errors of Executor::Step), takes cache pages and writes rows(). Returns the
+  /// index of the smallest Program that holds it.
+  Result<std::size_t> BeginStep(const StepInput& input);
+  /// Ends what BeginStep began: the sequences have grown, or are lost.
+  void FinishStep(bool succeeded);
+  /// The logits of a finished step.
+  Logits StepLogits(std::size_t program_index) const;
+  Status ReleaseSlot(std::int32_t slot) { return sequences_.Release(slot); }
+
+  // What a sequence has become, for tests and reports. `state_index` counts layers of the kind.
+  std::span<const float> KdaState(std::int32_t slot, std::int32_t state_index) const;
+  std::span<const std::byte> ConvState(std::int32_t slot, std::int32_t state_index) const;
+  /// One cache row. position < the slot's length.
+  std::span<const std::byte> CacheRow(std::int32_t slot, std::int32_t state_index,
+                                      std::int32_t position) const;
+
+ private:
+  /// One of the three kinds of state: the same in every Program.
+  struct StateArena {
+    Arena arena;
+    std::int64_t columns = 0;  // of one slot and layer, or of one cache position; 0: none
+    DType dtype = DType::kF32;
+    std::int64_t slot_stride = 0;   // elements
+    std::int64_t layer_stride = 0;  // elements
+    std::int64_t elements = 0;
+    std::int64_t bytes() const { return elements * DTypeBytes(dtype); }
+  };
+
+  explicit DeviceMemory(std::vector<program::VerifiedProgram> programs);
+  Status DescribeState();
+  Status Allocate(HugePages huge_pages);
+  Status ResolveBuffers();
+  Status CheckStep(const StepInput& input, std::size_t* program_index) const;
+  StateArena* StateFor(program::BufferKind kind);
+
+  std::vector<program::VerifiedProgram> programs_;  // by max_rows, ascending
+  std::vector<ProgramMemory> program_memory_;
+  ExecutorLimits limits_;
+  MemorySizes sizes_;
+  Arena activations_;
+  StateArena kda_;
+  StateArena conv_;
+  StateArena cache_;
+  Sequences sequences_;
+  StepRows rows_;
+  std::array<std::int64_t, program::kNumRegisters> registers_{};
+};
+
+}  // namespace megalith::exec

@@ -1,0 +1,116 @@
+#include "exec/sequences.h"
+
+#include <algorithm>
+
+#include "base/align.h"
+
+namespace megalith::exec {
+
+Sequences::Sequences(const program::StateLayout& layout)
+    : layout_(layout),
+      uses_pages_(layout.num_mla_layers > 0),
+      pages_per_slot_(
+          uses_pages_ ? static_cast<std::size_t>(CeilDiv(layout.max_positions, layout.page_tokens))
+                      : 0) {
+  const auto num_slots = static_cast<std::size_t>(layout.num_slots);
+  length_.resize(num_slots);
+  num_pages_.resize(num_slots);
+  page_table_.resize(num_slots * pages_per_slot_);
+  if (!uses_pages_) return;
+  free_pages_.reserve(static_cast<std::size_t>(layout.num_pages));
+  for (std::int32_t page = layout.num_pages - 1; page >= 0; --page) free_pages_.push_back(page);
+}
+
+std::int32_t Sequences::PagesFor(std::int32_t positions) const {
+  return uses_pages_ ? CeilDiv(positions, layout_.page_tokens) : 0;
+}
+
+Status Sequences::CheckRun(std::span<const Run> runs, std::size_t index) const {
+  const Run& run = runs[index];
+  if (run.slot < 0 || run.slot >= layout_.num_slots) {
+    return Fail(ErrorCode::kOutOfRange, "run {}: slot {} does not exist, there are {}", index,
+                run.slot, layout_.num_slots);
+  }
+  if (run.count <= 0) {
+    return Fail(ErrorCode::kOutOfRange, "run {}, slot {}: {} rows, at least 1 expected", index,
+                run.slot, run.count);
+  }
+  for (std::size_t other = 0; other < index; ++other) {
+    if (runs[other].slot == run.slot) {
+      return Fail(ErrorCode::kUsage, "runs {} and {} both use slot {}", other, index, run.slot);
+    }
+  }
+  const std::int32_t length = Length(run.slot);
+  if (run.first_position != 0 && run.first_position != length) {
+    return Fail(ErrorCode::kOutOfRange,
+                "run {}, slot {}: starts at position {}, expected 0 or {}, the sequence's length",
+                index, run.slot, run.first_position, length);
+  }
+  if (run.count > layout_.max_positions - run.first_position) {
+    return Fail(ErrorCode::kOutOfRange,
+                "run {}, slot {}: positions {}..{} exceed the longest of {}", index, run.slot,
+                run.first_position, static_cast<std::int64_t>(run.first_position) + run.count,
+                layout_.max_positions);
+  }
+  return {};
+}
+
+Status Sequences::Begin(std::span<const Run> runs) {
+  std::int64_t missing = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    MEGALITH_RETURN_IF_ERROR(CheckRun(runs, i));
+    missing += PagesFor(runs[i].first_position + runs[i].count) -
+               num_pages_[static_cast<std::size_t>(runs[i].slot)];
+  }
+  if (missing > num_free_pages()) {
+    return Fail(ErrorCode::kOutOfMemory, "{} cache pages of {} positions needed, {} of {} are free",
+                missing, layout_.page_tokens, num_free_pages(), layout_.num_pages);
+  }
+  // Slots that start afresh give pages back first: the others may need them.
+  for (const Run& run : runs) {
+    const std::int32_t pages = PagesFor(run.first_position + run.count);
+    if (pages < num_pages_[static_cast<std::size_t>(run.slot)]) Resize(run.slot, pages);
+  }
+  for (const Run& run : runs) Resize(run.slot, PagesFor(run.first_position + run.count));
+  return {};
+}
+
+void Sequences::Commit(std::span<const Run> runs) {
+  for (const Run& run : runs) {
+    length_[static_cast<std::size_t>(run.slot)] = run.first_position + run.count;
+  }
+}
+
+void Sequences::Abandon(std::span<const Run> runs) {
+  for (const Run& run : runs) {
+    Resize(run.slot, 0);
+    length_[static_cast<std::size_t>(run.slot)] = 0;
+  }
+}
+
+Status Sequences::Release(std::int32_t slot) {
+  if (slot < 0 || slot >= layout_.num_slots) {
+    return Fail(ErrorCode::kOutOfRange, "slot {} does not exist, there are {}", slot,
+                layout_.num_slots);
+  }
+  Resize(slot, 0);
+  length_[static_cast<std::size_t>(slot)] = 0;
+  return {};
+}
+
+void Sequences::Resize(std::int32_t slot, std::int32_t num_pages) {
+  std::int32_t& held = num_pages_[static_cast<std::size_t>(slot)];
+  std::int32_t* table = page_table_.data() + static_cast<std::size_t>(slot) * pages_per_slot_;
+  while (held > num_pages) {
+    --held;
+    free_pages_.push_back(table[held]);
+    table[held] = 0;
+  }
+  while (held < num_pages) {
+    table[held] = free_pages_.back();
+    free_pages_.pop_back();
+    ++held;
+  }
+}
+
+}  // namespace megalith::exec

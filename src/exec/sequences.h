@@ -1,0 +1,53 @@
+#pragma once
+
+// Which sequence occupies which slot, how long it is, and which cache pages it holds.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "exec/executor.h"
+#include "program/program.h"
+
+namespace megalith::exec {
+
+/// Slots and cache pages of one device. Pages are taken from one pool as sequences grow; a page
+/// holds page_tokens positions of a sequence in every MLA layer.
+class Sequences {
+ public:
+  explicit Sequences(const program::StateLayout& layout);
+
+  /// Checks the runs of a step and takes the pages they need. On an error nothing has changed:
+  /// kOutOfRange (slot, position), kUsage (slot twice in one step), kOutOfMemory (pages). A run at
+  /// position 0 starts its slot afresh.
+  Status Begin(std::span<const Run> runs);
+  /// The step of the last Begin succeeded: the sequences have grown.
+  void Commit(std::span<const Run> runs);
+  /// The step failed half way: its sequences are lost, their slots empty.
+  void Abandon(std::span<const Run> runs);
+  /// kOutOfRange for a slot that does not exist.
+  Status Release(std::int32_t slot);
+
+  std::int32_t Length(std::int32_t slot) const { return length_[static_cast<std::size_t>(slot)]; }
+  std::int32_t num_free_pages() const { return static_cast<std::int32_t>(free_pages_.size()); }
+  /// [max_positions / page_tokens, rounded up] page numbers; entries beyond the sequence are 0.
+  const std::int32_t* PageTable(std::int32_t slot) const {
+    return page_table_.data() + static_cast<std::size_t>(slot) * pages_per_slot_;
+  }
+
+ private:
+  std::int32_t PagesFor(std::int32_t positions) const;
+  Status CheckRun(std::span<const Run> runs, std::size_t index) const;
+  void Resize(std::int32_t slot, std::int32_t num_pages);
+
+  program::StateLayout layout_;
+  bool uses_pages_;
+  std::size_t pages_per_slot_;
+  std::vector<std::int32_t> length_;      // positions held, per slot
+  std::vector<std::int32_t> num_pages_;   // per slot
+  std::vector<std::int32_t> page_table_;  // [slot][pages_per_slot_]
+  std::vector<std::int32_t> free_pages_;  // used from the back
+};
+
+}  // namespace megalith::exec
