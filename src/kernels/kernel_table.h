@@ -1,9 +1,12 @@
 #pragma once
 
 // The kernels of one instruction-set path, as a table of function pointers selected once at start.
-// `Act` is the storage type of activations: Bf16 (every path) or float (portable only; no rounding).
-// All kernels are pure functions of their arguments: no state, no allocation, calls may overlap.
-// Numerics: numerics.h. "round" = to Act.
+// `Act` is the storage type of activations: Bf16 (every path) or float (portable only; no
+// rounding). All kernels are pure functions of their arguments: no state, no allocation, calls may
+// overlap. Numerics: numerics.h. "round" = to Act. The caller's thread holds a
+// ScopedFlushDenormals. Pointers need the natural alignment of their type only, except where a
+// scratch says more. No kernel reads or writes beyond the counts it is given (weights: beyond the
+// padded panel).
 
 #include <cstddef>
 #include <cstdint>
@@ -25,13 +28,13 @@ struct MatmulArgs {
   const std::byte* panels;  ///< num_panels consecutive panels of `inputs` inputs
   std::int64_t num_panels;
   std::int64_t inputs;
-  const X* x;               ///< [.., inputs], row stride x_stride; never read beyond `inputs`
-  std::int64_t x_stride;    ///< elements
+  const X* x;             ///< [.., inputs], row stride x_stride; never read beyond `inputs`
+  std::int64_t x_stride;  ///< elements
   const std::int32_t* row_indices;  ///< row r of the product reads x row row_indices[r]; null: r
-  std::int64_t rows;        ///< >= 1
-  float* acc;               ///< [rows][acc_stride] f32, written
-  std::int64_t acc_stride;  ///< elements, >= num_panels * 16
-  float* scratch;           ///< private, MatmulScratchFloats(inputs) floats, 64-byte aligned
+  std::int64_t rows;                ///< >= 1
+  float* acc;                       ///< [rows][acc_stride] f32, written
+  std::int64_t acc_stride;          ///< elements, >= num_panels * 16
+  float* scratch;  ///< private, MatmulScratchFloats(inputs) floats, 64-byte aligned
 };
 /// Rows are processed in blocks of this many; bits do not depend on it.
 inline constexpr std::int64_t kMatmulRowBlock = 8;
@@ -44,12 +47,15 @@ struct AttnResNormArgs {
   const Act* const* sources;  ///< num_sources rows of [hidden]: blocks in push order, then prefix
   std::int64_t num_sources;   ///< 1: no mix, the row itself
   std::int64_t hidden;
-  const float* fold;          ///< [hidden], unused if num_sources == 1
-  const Bf16* norm_weight;    ///< [hidden]
+  const float* fold;        ///< [hidden], unused if num_sources == 1
+  const Bf16* norm_weight;  ///< [hidden]
   float eps;
-  Act* out;                   ///< [hidden]
-  float* scratch;             ///< private, [hidden] f32
+  Act* out;        ///< [hidden]; may be one of the sources
+  float* scratch;  ///< private, AttnResScratchFloats(num_sources) floats
 };
+inline std::int64_t AttnResScratchFloats(std::int64_t num_sources) {
+  return RoundUp<std::int64_t>(num_sources, kLanes);
+}
 
 template <typename Act>
 struct RmsNormArgs {
@@ -77,7 +83,7 @@ struct GatedPairArgs {
   Act* out;
 };
 
-/// One head of a run of rows of one sequence.
+/// One head of a run of rows of one sequence. `out` must not overlap the inputs.
 template <typename Act>
 struct KdaHeadArgs {
   std::int64_t rows;
@@ -88,8 +94,8 @@ struct KdaHeadArgs {
   const Act* k;
   const Act* v;
   const Act* gate;
-  const Act* decay;      ///< f_b output, before dt_bias
-  const Act* beta;       ///< [rows], stride beta_stride: b_proj output before the sigmoid
+  const Act* decay;  ///< f_b output, before dt_bias
+  const Act* beta;   ///< [rows], stride beta_stride: b_proj output before the sigmoid
   std::int64_t q_stride, k_stride, v_stride, gate_stride, decay_stride, beta_stride;
   // [conv_kernel][..]: tap t of channel d at taps[t * taps_stride + d]; tap conv_kernel - 1 is the
   // current row.
@@ -98,12 +104,12 @@ struct KdaHeadArgs {
   const float* v_taps;
   std::int64_t taps_stride;
   float a_log;
-  const float* dt_bias;  ///< [head_dim]
-  const float* o_norm;   ///< [head_dim]
-  float eps;             ///< output norm
-  float gate_lower_bound;  ///< < 0; 0 selects the softplus form
-  bool zero_state;       ///< the run starts its sequence: ignore what state and history hold
-  float* state;          ///< [head_dim][state_stride]: key major, updated
+  const float* dt_bias;       ///< [head_dim]
+  const float* o_norm;        ///< [head_dim]
+  float eps;                  ///< output norm
+  float gate_lower_bound;     ///< < 0; 0 selects the softplus form
+  bool zero_state;            ///< the run starts its sequence: ignore what state and history hold
+  float* state;               ///< [head_dim][state_stride]: key major, updated
   std::int64_t state_stride;  ///< RoundUp(head_dim, 16); padding stays zero
   // Last conv_kernel - 1 inputs of the convolution, oldest first: element (age, channel d) at
   // history[age * history_stride + d]; updated.
@@ -111,9 +117,9 @@ struct KdaHeadArgs {
   Act* k_history;
   Act* v_history;
   std::int64_t history_stride;
-  Act* out;              ///< [rows][head_dim], stride out_stride
+  Act* out;  ///< [rows][head_dim], stride out_stride
   std::int64_t out_stride;
-  float* scratch;        ///< private, KdaScratchFloats(head_dim) floats, 64-byte aligned
+  float* scratch;  ///< private, KdaScratchFloats(head_dim) floats, 64-byte aligned
 };
 inline std::int64_t KdaScratchFloats(std::int64_t head_dim) {
   return 8 * RoundUp<std::int64_t>(head_dim, kLanes);
@@ -126,34 +132,37 @@ struct MlaAttentionArgs {
   const Act* extra_query;     ///< [extra]
   std::int64_t rank;
   std::int64_t extra;
-  const Act* cache;           ///< page pool of this layer: [pages][page_tokens][rank + extra]
+  const Act* cache;                ///< page pool of this layer: [pages][page_tokens][rank + extra]
   const std::int32_t* page_table;  ///< page of positions i * page_tokens ..
   std::int64_t page_tokens;
   std::int64_t num_positions;  ///< >= 1
   std::int64_t split;          ///< positions per part (program::kAttentionSplit)
   float scale;
-  float* out;                 ///< [rank] f32
-  float* scratch;             ///< private, MlaScratchFloats(rank, split)
+  float* out;      ///< [rank] f32
+  float* scratch;  ///< private, MlaScratchFloats(rank, split)
 };
 inline std::int64_t MlaScratchFloats(std::int64_t rank, std::int64_t split) {
   return RoundUp<std::int64_t>(rank, kLanes) + RoundUp<std::int64_t>(split, kLanes);
 }
 
-/// One row.
+/// One row. A score that is NaN ranks as -infinity.
 struct RouterTopKArgs {
-  const float* logits;   ///< [num_experts]
-  const float* bias;     ///< [num_experts]
+  const float* logits;  ///< [num_experts]
+  const float* bias;    ///< [num_experts]
   std::int64_t num_experts;
-  std::int64_t top_k;
-  bool softmax;          ///< else sigmoid
+  std::int64_t top_k;  ///< <= num_experts
+  bool softmax;        ///< else sigmoid
   bool renormalize;
   float scaling_factor;
-  std::int64_t num_groups;  ///< > topk_groups: group-limited
+  std::int64_t num_groups;  ///< > 1 and > topk_groups: group-limited; divides num_experts
   std::int64_t topk_groups;
-  std::int32_t* ids;     ///< [top_k], ascending
-  float* weights;        ///< [top_k]
-  float* scratch;        ///< private, 2 * num_experts + num_groups floats
+  std::int32_t* ids;  ///< [top_k], ascending
+  float* weights;     ///< [top_k]
+  float* scratch;     ///< private, RouterScratchFloats(num_experts, num_groups) floats
 };
+inline std::int64_t RouterScratchFloats(std::int64_t num_experts, std::int64_t num_groups) {
+  return 2 * num_experts + num_groups;
+}
 
 template <typename Act>
 struct KernelTable {

@@ -1,9 +1,9 @@
 #pragma once
 
 // Packed weights. A panel holds 16 outputs over all inputs, inputs padded with zeros to a multiple
-// of 32, missing outputs zero. One layout serves every instruction set: 64 bytes of a bf16 panel are
-// input pair (2i, 2i+1) of 16 outputs, which is a vector register for AVX-512, two for AVX2, and a
-// row of an AMX B tile.
+// of 32, missing outputs zero. One layout serves every instruction set: 64 bytes of a bf16 panel
+// are input pair (2i, 2i+1) of 16 outputs, which is a vector register for AVX-512, two for AVX2,
+// and a row of an AMX B tile.
 //
 //   bf16   [inputs / 2][16 outputs][2]                                     32 bytes per input
 //   mxfp4  scales [inputs / 32][16 outputs] u8, padded to 64 bytes, then
@@ -33,16 +33,30 @@ void PackPanelBf16(const Bf16* source, std::int64_t output_stride, std::int64_t 
                    std::int64_t outputs, std::int64_t inputs, std::byte* panel);
 
 /// Packs `outputs` rows of an MXFP4 matrix as stored in the checkpoint: codes [.., inputs / 2],
-/// scales [.., inputs / 32], strides in bytes. inputs is a multiple of 32.
+/// scales [.., inputs / 32], strides in bytes. inputs is a multiple of 32, 1 <= outputs <= 16.
+/// Writes every byte.
 void PackPanelMxfp4(const std::uint8_t* codes, std::int64_t codes_stride,
                     const std::uint8_t* scales, std::int64_t scales_stride, std::int64_t outputs,
                     std::int64_t inputs, std::byte* panel);
 
-/// Value of input `k` of output `n` of a panel: the reference for every kernel's unpacking.
+/// Value of input `k` (0 <= k < PaddedInputs) of output `n` of a panel, without its block's scale:
+/// the reference for every kernel's unpacking.
+float PanelUnscaled(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n,
+                    std::int64_t k);
+
+/// Scale of block `block` (32 inputs) of output `n`; 1 for bf16.
+float PanelScale(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n,
+                 std::int64_t block);
+
+/// PanelUnscaled * PanelScale.
 float PanelElement(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n,
                    std::int64_t k);
 
-/// Value of an E2M1 code times 2^(scale - 127).
+/// The E2M1 values of codes 0..15.
+inline constexpr float kE2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                    -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
+/// Value of an E2M1 code (0..15) times 2^(scale - 127), scale 1..254.
 float DecodeMxfp4(std::uint8_t code, std::uint8_t scale);
 
 }  // namespace megalith::kernels

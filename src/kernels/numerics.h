@@ -2,27 +2,36 @@
 
 // The numeric contract: how every value in Megalith is computed, whatever the instruction set, the
 // number of workers or the number of rows. The scalar functions here *are* the definition; every
-// vector kernel gives the same bits (tests compare with ==). docs/design/numerics.md gives the
-// reasons.
+// vector kernel gives the same bits (tests compare with ==; any NaN equals any NaN).
+// docs/design/numerics.md gives the reasons.
 //
-// 1. Dot products (matmul) run over blocks of 32 inputs. kSplitPairs: inside a block the even and
-//    the odd inputs are two chains of fused multiply-adds that start at +0; then
-//    acc = acc + (even + odd). This is the order of an AMX bf16 tile; a block is also one MXFP4
-//    scale group, so a scale (a power of two) may be applied once per block without changing bits.
+// 1. Dot products (matmul) run over blocks of 32 inputs; inputs and weights beyond the end are +0.
+//    kSplitPairs: inside a block the even and the odd inputs are two chains of fused multiply-adds
+//    that start at +0; then acc = acc + (even + odd). This is the order of an AMX bf16 tile.
 //    kJoinedPairs: one chain per block, odd input before even input of each pair, then
 //    acc = acc + chain: the order of vdpbf16ps.
-//    bf16 x bf16 products are exact in float, so fused and separate multiply-add agree there. With
-//    float inputs products are rounded first: multiply, then add (never fused).
+//    bf16 x bf16 products are exact in float, so fusing saves no rounding: it only keeps products
+//    outside float's range. With float inputs products are rounded first: multiply, then add (never
+//    fused), in kSplitPairs order.
+//    MXFP4: a block is one scale group. The chains run on the unscaled E2M1 values and the scale is
+//    applied once per block, acc = acc + sum * 2^(s - 127), multiply then add. While nothing leaves
+//    float's range these are the bits that scaled weights give.
 // 2. Sums over a vector (norms, softmax, attention scores) use 16 lanes: lane j adds elements
-//    j, j + 16, ... in order; then lanes fold 8, 4, 2, 1 apart. Elements beyond the end count as +0.
-// 3. Everything else is element-wise or a chain in index order, with separate multiply and add.
-// 4. exp, tanh, sigmoid are the functions below. sqrt and division are IEEE.
-// 5. Denormals: workers run with flush-to-zero and denormals-are-zero (as AMX and AVX-512 BF16 do).
+//    j, j + 16, ... in order; then lanes fold 8, 4, 2, 1 apart. Elements beyond the end count as
+//    +0. A sum over two vectors continues in the same lanes: first the one padded to 16, then the
+//    other.
+// 3. Everything else is element-wise or a chain in index order from +0, with separate multiply and
+//    add.
+// 4. exp, tanh, sigmoid, softplus are the functions below. sqrt and division are IEEE.
+// 5. Denormals: workers run with flush-to-zero and denormals-are-zero (as AMX and AVX-512 BF16 do);
+//    see flush_denormals.h.
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
+#include "base/align.h"
 #include "base/bf16.h"
 
 namespace megalith::kernels {
@@ -32,5 +41,132 @@ inline constexpr int kBlockInputs = 32;   ///< inputs per dot-product block and 
 inline constexpr int kPanelOutputs = 16;  ///< outputs per packed panel
 
 enum class DotOrder : std::uint8_t { kSplitPairs, kJoinedPairs };
+
+/// a * b + c with one rounding, for factors whose product has at most 24 significant bits (bf16 x
+/// bf16). Computed in double: the product is exact there, and where the double sum is inexact one
+/// operand is below 2^-28 of the other, which is itself a float and so not near a rounding
+/// boundary; the second rounding therefore gives what one rounding of the exact sum gives.
+inline float FusedMultiplyAdd(float a, float b, float c) {
+  return static_cast<float>(static_cast<double>(a) * static_cast<double>(b) +
+                            static_cast<double>(c));
+}
+
+/// 2^(s - 127) for the E8M0 bytes 1..254. Loaders reject 0 and 255, which are outside float's
+/// normal range; here they give 0 and infinity.
+inline float E8m0Value(std::uint8_t s) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(s) << 23);
+}
+
+/// Lanes j and j + 8 add, then 4, 2 and 1 apart.
+inline float FoldLanes(const float (&lanes)[kLanes]) {
+  float sums[kLanes];
+  for (int j = 0; j < kLanes; ++j) sums[j] = lanes[j];
+  for (int apart = kLanes / 2; apart > 0; apart /= 2) {
+    for (int j = 0; j < apart; ++j) sums[j] = sums[j] + sums[j + apart];
+  }
+  return sums[0];
+}
+
+/// Adds element(0) .. element(count - 1) to the lanes; element returns float.
+template <typename Element>
+void AddToLanes(float (&lanes)[kLanes], std::int64_t count, Element element) {
+  const std::int64_t padded = RoundUp<std::int64_t>(count, kLanes);
+  for (std::int64_t i = 0; i < padded; ++i) {
+    const float value = i < count ? element(i) : 0.0f;
+    lanes[i % kLanes] = lanes[i % kLanes] + value;
+  }
+}
+
+/// Sum of element(0) .. element(count - 1) in the order of rule 2.
+template <typename Element>
+float LaneSum(std::int64_t count, Element element) {
+  float lanes[kLanes] = {};
+  AddToLanes(lanes, count, element);
+  return FoldLanes(lanes);
+}
+
+/// Constants of the functions below, shared with their vector forms (cpu/math-inl.h). The
+/// coefficients are Remez fits of the relative error, rounded to float.
+namespace constants {
+
+inline constexpr float kExpMax = 0x1.62e42ep+6f;   ///< the largest x with a finite exp(x)
+inline constexpr float kExpMin = -0x1.5d589ep+6f;  ///< the smallest x with exp(x) >= 2^-126
+inline constexpr float kLog2E = 0x1.715476p+0f;
+inline constexpr float kRoundToInteger = 0x1.8p+23f;  ///< adding it leaves round(x) in the low bits
+// ln 2 in two parts; the first has 9 significant bits, so n * kLn2High is exact.
+inline constexpr float kLn2High = 0x1.63p-1f;
+inline constexpr float kLn2Low = -0x1.bd0106p-13f;
+// exp(r) = 1 + r + r^2 (c0 + c1 r + ...), |r| <= 0.3468.
+inline constexpr float kExp[] = {0x1.fffffcp-2f, 0x1.555490p-3f, 0x1.5558f4p-5f, 0x1.123a36p-7f,
+                                 0x1.6a23a4p-10f};
+// tanh(x) = x + x^3 (c0 + c1 x^2 + ...), |x| < kTanhSmall.
+inline constexpr float kTanhSmall = 0.625f;
+inline constexpr float kTanh[] = {-0x1.555532p-2f, 0x1.110726p-3f, -0x1.b83c5ap-5f, 0x1.52269cp-6f,
+                                  -0x1.75e1d0p-8f};
+// log(1 + z) = 2 s + s^3 (c0 + c1 s^2 + ...), s = z / (2 + z), 0 <= z <= 1.
+inline constexpr float kLog1p[] = {0x1.555502p-1f, 0x1.99d208p-2f, 0x1.1ebd0cp-2f, 0x1.1ed7c0p-2f};
+
+}  // namespace constants
+
+/// c[0] + c[1] x + ..., Horner's rule with separate multiply and add.
+template <int kCount>
+float Polynomial(const float (&c)[kCount], float x) {
+  float sum = c[kCount - 1];
+  for (int i = kCount - 2; i >= 0; --i) sum = sum * x + c[i];
+  return sum;
+}
+
+/// e^x. Infinity above kExpMax, 0 where the result would be denormal.
+inline float Exp(float x) {
+  using namespace constants;
+  if (x != x) return x;
+  if (x > kExpMax) return std::numeric_limits<float>::infinity();
+  if (x < kExpMin) return 0.0f;
+  const float shifted = x * kLog2E + kRoundToInteger;
+  const float n = shifted - kRoundToInteger;
+  const float r = (x - n * kLn2High) - n * kLn2Low;
+  const float y = 1.0f + (r + (r * r) * Polynomial(kExp, r));
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(y) +
+                              (std::bit_cast<std::uint32_t>(shifted) << 23));
+}
+
+/// 1 / (1 + e^-x), through e^-|x| so that nothing overflows and no result is denormal.
+inline float Sigmoid(float x) {
+  const float z = Exp(-std::fabs(x));
+  return (x < 0.0f ? z : 1.0f) / (1.0f + z);
+}
+
+inline float Tanh(float x) {
+  using namespace constants;
+  const float magnitude = std::fabs(x);
+  if (magnitude < kTanhSmall) {
+    const float square = x * x;
+    return x + (x * square) * Polynomial(kTanh, square);
+  }
+  const float e = Exp(magnitude + magnitude);
+  return std::copysign(1.0f - 2.0f / (e + 1.0f), x);
+}
+
+/// log(1 + e^x) = max(x, 0) + log(1 + e^-|x|).
+inline float Softplus(float x) {
+  const float z = Exp(-std::fabs(x));
+  const float s = z / (2.0f + z);
+  const float square = s * s;
+  const float log = (s + s) + (s * square) * Polynomial(constants::kLog1p, square);
+  return (x > 0.0f ? x : 0.0f) + log;
+}
+
+/// x * sigmoid(x). NaN at -infinity: an infinite activation is an overflow that should stay
+/// visible.
+inline float Silu(float x) { return x * Sigmoid(x); }
+
+inline float Rsqrt(float x) { return 1.0f / std::sqrt(x); }
+
+/// Gated activation of one (gate, up) pair: beta tanh(g / beta) sigmoid(g) * (linear_beta tanh(u /
+/// linear_beta)), the up factor being u itself if linear_beta <= 0.
+inline float Situ(float gate, float up, float beta, float linear_beta) {
+  const float capped_up = linear_beta > 0.0f ? linear_beta * Tanh(up / linear_beta) : up;
+  return ((beta * Tanh(gate / beta)) * Sigmoid(gate)) * capped_up;
+}
 
 }  // namespace megalith::kernels

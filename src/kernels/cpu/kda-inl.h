@@ -1,0 +1,154 @@
+// Kimi Delta Attention: one head over the rows of a run, recurrent form.
+
+namespace megalith::kernels::MEGALITH_PATH {
+
+/// One of q, k, v: this head's columns, their taps and the inputs of earlier rows.
+template <typename Act>
+struct KdaStream {
+  const Act* rows;
+  std::int64_t stride;
+  const float* taps;
+  Act* history;
+};
+
+/// Row `row` of the convolution's input, null if it is zero: before the run it is in the history.
+template <typename Act>
+inline const Act* ConvolutionRow(const KdaHeadArgs<Act>& args, const KdaStream<Act>& stream,
+                                 std::int64_t row) {
+  if (row >= 0) return stream.rows + row * stream.stride;
+  if (args.zero_state) return nullptr;
+  return stream.history + (args.conv_kernel - 1 + row) * args.history_stride;
+}
+
+/// out = round(silu(convolution)), zeros up to a full vector; returns the sum of squares.
+template <typename Act>
+inline float Convolve(const KdaHeadArgs<Act>& args, const KdaStream<Act>& stream, std::int64_t row,
+                      float* out) {
+  Vec squares = Zero();
+  ForEachVector(args.head_dim, [&](std::int64_t d, std::int64_t n) {
+    Vec sum = Zero();
+    for (std::int64_t t = 0; t < args.conv_kernel; ++t) {
+      const Act* input = ConvolutionRow(args, stream, row - (args.conv_kernel - 1) + t);
+      const Vec tap = LoadUpTo(stream.taps + t * args.taps_stride + d, n);
+      sum = sum + tap * (input == nullptr ? Zero() : LoadUpTo(input + d, n));
+    }
+    const Vec value = RoundToAct<Act>(SiluOf(sum));
+    Store(value, out + d);
+    squares = squares + value * value;
+  });
+  return SumLanes(squares);
+}
+
+template <typename Act>
+inline void UpdateHistory(const KdaHeadArgs<Act>& args, const KdaStream<Act>& stream) {
+  // Ascending age: an entry is read before the loop overwrites it.
+  for (std::int64_t age = 0; age < args.conv_kernel - 1; ++age) {
+    const Act* input = ConvolutionRow(args, stream, args.rows - (args.conv_kernel - 1) + age);
+    Act* target = stream.history + age * args.history_stride;
+    const std::size_t bytes = static_cast<std::size_t>(args.head_dim) * sizeof(Act);
+    if (input == nullptr) {
+      std::memset(target, 0, bytes);
+    } else if (input != target) {
+      std::memcpy(target, input, bytes);
+    }
+  }
+}
+
+/// One row of the recurrence for kVectors * 16 columns of the state. The decayed state is formed
+/// twice (the same bits) rather than stored between the passes.
+template <int kVectors>
+inline void UpdateState(float* state, std::int64_t stride, std::int64_t dim, const float* alpha,
+                        const float* k, const float* q, const float* v, float beta, float* o) {
+  Vec predicted[kVectors];
+  for (int j = 0; j < kVectors; ++j) predicted[j] = Zero();
+  for (std::int64_t d = 0; d < dim; ++d) {
+    const Vec decay = Set1(alpha[d]);
+    const Vec key = Set1(k[d]);
+    for (int j = 0; j < kVectors; ++j) {
+      predicted[j] = predicted[j] + key * (Load(state + d * stride + j * kLanes) * decay);
+    }
+  }
+  Vec delta[kVectors];
+  Vec sum[kVectors];
+  for (int j = 0; j < kVectors; ++j) {
+    delta[j] = Set1(beta) * (Load(v + j * kLanes) - predicted[j]);
+    sum[j] = Zero();
+  }
+  for (std::int64_t d = 0; d < dim; ++d) {
+    const Vec decay = Set1(alpha[d]);
+    const Vec key = Set1(k[d]);
+    const Vec query = Set1(q[d]);
+    for (int j = 0; j < kVectors; ++j) {
+      float* s = state + d * stride + j * kLanes;
+      const Vec updated = Load(s) * decay + key * delta[j];
+      Store(updated, s);
+      sum[j] = sum[j] + query * updated;
+    }
+  }
+  for (int j = 0; j < kVectors; ++j) Store(sum[j], o + j * kLanes);
+}
+
+template <typename Act>
+void KdaHead(const KdaHeadArgs<Act>& args) {
+  constexpr float kL2NormEps = 1e-6f;
+  const std::int64_t dim = args.head_dim;
+  const std::int64_t padded = RoundUp<std::int64_t>(dim, kLanes);
+  float* q = args.scratch;
+  float* k = q + padded;
+  float* v = k + padded;
+  float* alpha = v + padded;
+  float* o = alpha + padded;
+  const KdaStream<Act> q_stream{args.q, args.q_stride, args.q_taps, args.q_history};
+  const KdaStream<Act> k_stream{args.k, args.k_stride, args.k_taps, args.k_history};
+  const KdaStream<Act> v_stream{args.v, args.v_stride, args.v_taps, args.v_history};
+  const float exp_a = Exp(args.a_log);
+  const float q_scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  if (args.zero_state) {
+    std::memset(args.state, 0, static_cast<std::size_t>(dim * args.state_stride) * sizeof(float));
+  }
+
+  for (std::int64_t r = 0; r < args.rows; ++r) {
+    const Vec q_inverse = Set1(Rsqrt(Convolve(args, q_stream, r, q) + kL2NormEps));
+    const Vec k_inverse = Set1(Rsqrt(Convolve(args, k_stream, r, k) + kL2NormEps));
+    Convolve(args, v_stream, r, v);
+    const Act* decay = args.decay + r * args.decay_stride;
+    ForEachVector(dim, [&](std::int64_t d, std::int64_t n) {
+      Store((Load(q + d) * q_inverse) * Set1(q_scale), q + d);
+      Store(Load(k + d) * k_inverse, k + d);
+      const Vec z = LoadUpTo(decay + d, n) + LoadUpTo(args.dt_bias + d, n);
+      const Vec g = args.gate_lower_bound < 0.0f
+                        ? Set1(args.gate_lower_bound) * SigmoidOf(Set1(exp_a) * z)
+                        : Zero() - Set1(exp_a) * SoftplusOf(z);
+      Store(ExpOf(g), alpha + d);
+    });
+    const float beta = Sigmoid(Widen(args.beta[r * args.beta_stride]));
+
+    std::int64_t c = 0;
+    for (; c + kKdaVectors * kLanes <= padded; c += kKdaVectors * kLanes) {
+      UpdateState<kKdaVectors>(args.state + c, args.state_stride, dim, alpha, k, q, v + c, beta,
+                               o + c);
+    }
+    for (; c < padded; c += kLanes) {
+      UpdateState<1>(args.state + c, args.state_stride, dim, alpha, k, q, v + c, beta, o + c);
+    }
+
+    Vec squares = Zero();
+    for (std::int64_t d = 0; d < padded; d += kLanes) {
+      const Vec value = RoundToAct<Act>(Load(o + d));
+      Store(value, o + d);
+      squares = squares + value * value;
+    }
+    const Vec inverse_rms = Set1(Rsqrt(SumLanes(squares) / static_cast<float>(dim) + args.eps));
+    const Act* gate = args.gate + r * args.gate_stride;
+    Act* out = args.out + r * args.out_stride;
+    ForEachVector(dim, [&](std::int64_t d, std::int64_t n) {
+      const Vec normed = (Load(o + d) * inverse_rms) * LoadUpTo(args.o_norm + d, n);
+      StoreUpTo(normed * SigmoidOf(LoadUpTo(gate + d, n)), out + d, n);
+    });
+  }
+  UpdateHistory(args, q_stream);
+  UpdateHistory(args, k_stream);
+  UpdateHistory(args, v_stream);
+}
+
+}  // namespace megalith::kernels::MEGALITH_PATH

@@ -1,0 +1,89 @@
+// Vector forms of the functions of numerics.h: the same operations in the same order.
+
+namespace megalith::kernels::MEGALITH_PATH {
+
+template <typename Act>
+inline Vec RoundToAct(Vec v) {
+  if constexpr (std::is_same_v<Act, Bf16>) {
+    return RoundBf16(v);
+  } else {
+    return v;
+  }
+}
+
+template <int kCount>
+inline Vec PolynomialOf(const float (&c)[kCount], Vec x) {
+  Vec sum = Set1(c[kCount - 1]);
+  for (int i = kCount - 2; i >= 0; --i) sum = sum * x + Set1(c[i]);
+  return sum;
+}
+
+inline Vec ExpOf(Vec x) {
+  using namespace constants;
+  const Vec magic = Set1(kRoundToInteger);
+  const Vec shifted = x * Set1(kLog2E) + magic;
+  const Vec n = shifted - magic;
+  const Vec r = (x - n * Set1(kLn2High)) - n * Set1(kLn2Low);
+  const Vec y = Set1(1.0f) + (r + (r * r) * PolynomialOf(kExp, r));
+  Vec result = AddToExponent(y, shifted);
+  result = Select(Less(x, Set1(kExpMin)), Zero(), result);
+  result = Select(Less(Set1(kExpMax), x), Set1(std::numeric_limits<float>::infinity()), result);
+  return Select(IsNan(x), x, result);
+}
+
+inline Vec SigmoidOf(Vec x) {
+  const Vec one = Set1(1.0f);
+  const Vec z = ExpOf(Zero() - Abs(x));
+  return Select(Less(x, Zero()), z, one) / (one + z);
+}
+
+inline Vec TanhOf(Vec x) {
+  using namespace constants;
+  const Vec one = Set1(1.0f);
+  const Vec magnitude = Abs(x);
+  const Vec square = x * x;
+  const Vec small = x + (x * square) * PolynomialOf(kTanh, square);
+  const Vec e = ExpOf(magnitude + magnitude);
+  const Vec large = CopySign(one - Set1(2.0f) / (e + one), x);
+  return Select(Less(magnitude, Set1(kTanhSmall)), small, large);
+}
+
+inline Vec SoftplusOf(Vec x) {
+  const Vec z = ExpOf(Zero() - Abs(x));
+  const Vec s = z / (Set1(2.0f) + z);
+  const Vec square = s * s;
+  const Vec log = (s + s) + (s * square) * PolynomialOf(constants::kLog1p, square);
+  return Select(Less(Zero(), x), x, Zero()) + log;
+}
+
+inline Vec SiluOf(Vec x) { return x * SigmoidOf(x); }
+
+inline Vec SituOf(Vec gate, Vec up, float beta, float linear_beta) {
+  const Vec capped_up =
+      linear_beta > 0.0f ? Set1(linear_beta) * TanhOf(up / Set1(linear_beta)) : up;
+  return ((Set1(beta) * TanhOf(gate / Set1(beta))) * SigmoidOf(gate)) * capped_up;
+}
+
+/// Calls function(offset, n) for every vector of `count` elements; n < 16 only for the last.
+template <typename Function>
+inline void ForEachVector(std::int64_t count, Function function) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) function(i, std::int64_t{kLanes});
+  if (i < count) function(i, count - i);
+}
+
+/// LoadN that is Load for a full vector.
+template <typename T>
+inline Vec LoadUpTo(const T* p, std::int64_t n) {
+  return n == kLanes ? Load(p) : LoadN(p, n);
+}
+template <typename T>
+inline void StoreUpTo(Vec v, T* p, std::int64_t n) {
+  if (n == kLanes) {
+    Store(v, p);
+  } else {
+    StoreN(v, p, n);
+  }
+}
+
+}  // namespace megalith::kernels::MEGALITH_PATH

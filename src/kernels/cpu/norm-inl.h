@@ -1,0 +1,74 @@
+// RMS norm and the attention-residual mix.
+
+namespace megalith::kernels::MEGALITH_PATH {
+
+/// Sum of element(offset, n) over the vectors of `count` elements, in the order of rule 2.
+template <typename Element>
+inline float SumVectors(std::int64_t count, Element element) {
+  Vec sum = Zero();
+  ForEachVector(count, [&](std::int64_t i, std::int64_t n) { sum = sum + element(i, n); });
+  return SumLanes(sum);
+}
+
+template <typename Act>
+inline float InverseRms(const Act* x, std::int64_t count, float eps) {
+  const float sum = SumVectors(count, [&](std::int64_t i, std::int64_t n) {
+    const Vec v = LoadUpTo(x + i, n);
+    return v * v;
+  });
+  return Rsqrt(sum / static_cast<float>(count) + eps);
+}
+
+template <typename Act>
+void RmsNorm(const RmsNormArgs<Act>& args) {
+  const Vec inverse_rms = Set1(InverseRms(args.in, args.count, args.eps));
+  ForEachVector(args.count, [&](std::int64_t i, std::int64_t n) {
+    const Vec normed = LoadUpTo(args.in + i, n) * inverse_rms;
+    StoreUpTo(normed * LoadUpTo(args.weight + i, n), args.out + i, n);
+  });
+}
+
+template <typename Act>
+void AttnResNorm(const AttnResNormArgs<Act>& args) {
+  if (args.num_sources == 1) {
+    RmsNorm(RmsNormArgs<Act>{args.sources[0], args.hidden, args.norm_weight, args.eps, args.out});
+    return;
+  }
+  float* scores = args.scratch;
+  for (std::int64_t s = 0; s < args.num_sources; ++s) {
+    const Act* v = args.sources[s];
+    Vec squares = Zero();
+    Vec products = Zero();
+    ForEachVector(args.hidden, [&](std::int64_t i, std::int64_t n) {
+      const Vec value = LoadUpTo(v + i, n);
+      squares = squares + value * value;
+      products = products + value * LoadUpTo(args.fold + i, n);
+    });
+    const float mean = SumLanes(squares) / static_cast<float>(args.hidden);
+    scores[s] = Rsqrt(mean + args.eps) * SumLanes(products);
+  }
+  float max = scores[0];
+  for (std::int64_t s = 1; s < args.num_sources; ++s) max = scores[s] > max ? scores[s] : max;
+  for (std::int64_t s = 0; s < args.num_sources; ++s) scores[s] = Exp(scores[s] - max);
+  const float sum = SumVectors(
+      args.num_sources, [&](std::int64_t i, std::int64_t n) { return LoadUpTo(scores + i, n); });
+  for (std::int64_t s = 0; s < args.num_sources; ++s) scores[s] = scores[s] / sum;
+  Vec squares = Zero();
+  ForEachVector(args.hidden, [&](std::int64_t i, std::int64_t n) {
+    Vec mixed = Zero();
+    for (std::int64_t s = 0; s < args.num_sources; ++s) {
+      mixed = mixed + Set1(scores[s]) * LoadUpTo(args.sources[s] + i, n);
+    }
+    mixed = RoundToAct<Act>(mixed);
+    StoreUpTo(mixed, args.out + i, n);
+    squares = squares + mixed * mixed;
+  });
+  const Vec inverse_rms =
+      Set1(Rsqrt(SumLanes(squares) / static_cast<float>(args.hidden) + args.eps));
+  ForEachVector(args.hidden, [&](std::int64_t i, std::int64_t n) {
+    const Vec normed = LoadUpTo(args.out + i, n) * inverse_rms;
+    StoreUpTo(normed * LoadUpTo(args.norm_weight + i, n), args.out + i, n);
+  });
+}
+
+}  // namespace megalith::kernels::MEGALITH_PATH

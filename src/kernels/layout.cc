@@ -1,0 +1,97 @@
+#include "kernels/layout.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace megalith::kernels {
+namespace {
+
+constexpr std::int64_t kPanelAlignment = 64;
+
+// Scale byte of outputs that do not exist: 2^0, so that their zero codes stay zero.
+constexpr std::uint8_t kUnitScale = 127;
+
+std::int64_t ScaleBytes(std::int64_t inputs) {
+  return RoundUp(PaddedInputs(inputs) / kBlockInputs * kPanelOutputs, kPanelAlignment);
+}
+
+// Index of (input, output) in a panel of input pairs.
+std::int64_t PairIndex(std::int64_t k, int n) { return (k / 2 * kPanelOutputs + n) * 2 + k % 2; }
+
+}  // namespace
+
+std::int64_t PanelBytes(PanelFormat format, std::int64_t inputs) {
+  const std::int64_t padded = PaddedInputs(inputs);
+  if (format == PanelFormat::kBf16) {
+    return padded * kPanelOutputs * static_cast<std::int64_t>(sizeof(Bf16));
+  }
+  return ScaleBytes(inputs) + padded / 2 * kPanelOutputs;
+}
+
+void PackPanelBf16(const Bf16* source, std::int64_t output_stride, std::int64_t input_stride,
+                   std::int64_t outputs, std::int64_t inputs, std::byte* panel) {
+  const std::int64_t padded = PaddedInputs(inputs);
+  // A pair of inputs of 16 outputs at a time: the panel is written in order, the source is read in
+  // 16 streams (or, transposed, in runs of 16).
+  for (std::int64_t k = 0; k < padded; k += 2) {
+    Bf16 pairs[kPanelOutputs][2] = {};
+    for (std::int64_t n = 0; n < outputs; ++n) {
+      for (std::int64_t i = 0; i < 2 && k + i < inputs; ++i) {
+        pairs[n][i] = source[n * output_stride + (k + i) * input_stride];
+      }
+    }
+    std::memcpy(panel, pairs, sizeof(pairs));
+    panel += sizeof(pairs);
+  }
+}
+
+void PackPanelMxfp4(const std::uint8_t* codes, std::int64_t codes_stride,
+                    const std::uint8_t* scales, std::int64_t scales_stride, std::int64_t outputs,
+                    std::int64_t inputs, std::byte* panel) {
+  const std::int64_t blocks = inputs / kBlockInputs;
+  auto* packed_scales = reinterpret_cast<std::uint8_t*>(panel);
+  auto* packed_codes = packed_scales + ScaleBytes(inputs);
+  std::fill(packed_scales, packed_codes, kUnitScale);
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    for (std::int64_t n = 0; n < outputs; ++n) {
+      packed_scales[block * kPanelOutputs + n] = scales[n * scales_stride + block];
+    }
+  }
+  for (std::int64_t pair = 0; pair < inputs / 2; ++pair) {
+    for (std::int64_t n = 0; n < kPanelOutputs; ++n) {
+      packed_codes[pair * kPanelOutputs + n] =
+          n < outputs ? codes[n * codes_stride + pair] : std::uint8_t{0};
+    }
+  }
+}
+
+float PanelUnscaled(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n,
+                    std::int64_t k) {
+  if (format == PanelFormat::kBf16) {
+    Bf16 value;
+    std::memcpy(&value, panel + PairIndex(k, n) * static_cast<std::int64_t>(sizeof(Bf16)),
+                sizeof(value));
+    return ToFloat(value);
+  }
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(panel) + ScaleBytes(inputs);
+  const unsigned pair = codes[k / 2 * kPanelOutputs + n];
+  return kE2m1[k % 2 == 0 ? pair & 15u : pair >> 4];
+}
+
+float PanelScale(PanelFormat format, const std::byte* panel, std::int64_t /*inputs*/, int n,
+                 std::int64_t block) {
+  if (format == PanelFormat::kBf16) return 1.0f;
+  return E8m0Value(reinterpret_cast<const std::uint8_t*>(panel)[block * kPanelOutputs + n]);
+}
+
+float PanelElement(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n,
+                   std::int64_t k) {
+  return PanelUnscaled(format, panel, inputs, n, k) *
+         PanelScale(format, panel, inputs, n, k / kBlockInputs);
+}
+
+float DecodeMxfp4(std::uint8_t code, std::uint8_t scale) {
+  return kE2m1[code & 15u] * E8m0Value(scale);
+}
+
+}  // namespace megalith::kernels

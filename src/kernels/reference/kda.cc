@@ -1,0 +1,122 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/activation.h"
+#include "kernels/reference/reference.h"
+
+namespace megalith::kernels::reference {
+namespace {
+
+constexpr float kL2NormEps = 1e-6f;
+
+/// The convolution's input `age` rows before row 0 (1 = the newest entry of the history), or row
+/// -age of the run itself if age <= 0.
+template <typename Act>
+float ConvolutionInput(const KdaHeadArgs<Act>& args, const Act* rows, std::int64_t stride,
+                       const Act* history, std::int64_t row, std::int64_t d) {
+  if (row >= 0) return Widen(rows[row * stride + d]);
+  if (args.zero_state) return 0.0f;
+  return Widen(history[(args.conv_kernel - 1 + row) * args.history_stride + d]);
+}
+
+/// out[d] = round(silu(sum over taps, oldest first))
+template <typename Act>
+void Convolve(const KdaHeadArgs<Act>& args, const Act* rows, std::int64_t stride,
+              const Act* history, const float* taps, std::int64_t row, float* out) {
+  for (std::int64_t d = 0; d < args.head_dim; ++d) {
+    float sum = 0.0f;
+    for (std::int64_t t = 0; t < args.conv_kernel; ++t) {
+      const float input =
+          ConvolutionInput(args, rows, stride, history, row - (args.conv_kernel - 1) + t, d);
+      sum = sum + taps[t * args.taps_stride + d] * input;
+    }
+    out[d] = Rounded<Act>(Silu(sum));
+  }
+}
+
+/// The last conv_kernel - 1 inputs become the history. Ascending age: an entry is read before the
+/// loop overwrites it.
+template <typename Act>
+void UpdateHistory(const KdaHeadArgs<Act>& args, const Act* rows, std::int64_t stride,
+                   Act* history) {
+  for (std::int64_t age = 0; age < args.conv_kernel - 1; ++age) {
+    const std::int64_t row = args.rows - (args.conv_kernel - 1) + age;
+    for (std::int64_t d = 0; d < args.head_dim; ++d) {
+      history[age * args.history_stride + d] =
+          RoundTo<Act>(ConvolutionInput(args, rows, stride, history, row, d));
+    }
+  }
+}
+
+/// x = x * rsqrt(sum(x^2) + 1e-6): a sum, not a mean.
+void NormalizeL2(std::int64_t count, float* x) {
+  const float inverse =
+      Rsqrt(LaneSum(count, [&](std::int64_t i) { return x[i] * x[i]; }) + kL2NormEps);
+  for (std::int64_t i = 0; i < count; ++i) x[i] = x[i] * inverse;
+}
+
+}  // namespace
+
+template <typename Act>
+void KdaHead(const KdaHeadArgs<Act>& args) {
+  const std::int64_t dim = args.head_dim;
+  const std::int64_t padded = RoundUp<std::int64_t>(dim, kLanes);
+  float* q = args.scratch;
+  float* k = q + padded;
+  float* v = k + padded;
+  float* alpha = v + padded;
+  float* o = alpha + padded;
+  const float exp_a = Exp(args.a_log);
+  const float q_scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  if (args.zero_state) std::fill_n(args.state, dim * args.state_stride, 0.0f);
+
+  for (std::int64_t r = 0; r < args.rows; ++r) {
+    Convolve(args, args.q, args.q_stride, args.q_history, args.q_taps, r, q);
+    Convolve(args, args.k, args.k_stride, args.k_history, args.k_taps, r, k);
+    Convolve(args, args.v, args.v_stride, args.v_history, args.v_taps, r, v);
+    NormalizeL2(dim, q);
+    NormalizeL2(dim, k);
+    for (std::int64_t d = 0; d < dim; ++d) q[d] = q[d] * q_scale;
+
+    for (std::int64_t d = 0; d < dim; ++d) {
+      const float z = Widen(args.decay[r * args.decay_stride + d]) + args.dt_bias[d];
+      const float g = args.gate_lower_bound < 0.0f ? args.gate_lower_bound * Sigmoid(exp_a * z)
+                                                   : -(exp_a * Softplus(z));
+      alpha[d] = Exp(g);
+    }
+    const float beta = Sigmoid(Widen(args.beta[r * args.beta_stride]));
+
+    for (std::int64_t c = 0; c < dim; ++c) {
+      float predicted = 0.0f;
+      for (std::int64_t d = 0; d < dim; ++d) {
+        float& s = args.state[d * args.state_stride + c];
+        s = s * alpha[d];
+        predicted = predicted + k[d] * s;
+      }
+      const float delta = beta * (v[c] - predicted);
+      float sum = 0.0f;
+      for (std::int64_t d = 0; d < dim; ++d) {
+        float& s = args.state[d * args.state_stride + c];
+        s = s + k[d] * delta;
+        sum = sum + q[d] * s;
+      }
+      o[c] = Rounded<Act>(sum);
+    }
+
+    const float sum_squares = LaneSum(dim, [&](std::int64_t i) { return o[i] * o[i]; });
+    const float inverse_rms = Rsqrt(sum_squares / static_cast<float>(dim) + args.eps);
+    for (std::int64_t d = 0; d < dim; ++d) {
+      const float normed = (o[d] * inverse_rms) * args.o_norm[d];
+      const float gate = Sigmoid(Widen(args.gate[r * args.gate_stride + d]));
+      args.out[r * args.out_stride + d] = RoundTo<Act>(normed * gate);
+    }
+  }
+  UpdateHistory(args, args.q, args.q_stride, args.q_history);
+  UpdateHistory(args, args.k, args.k_stride, args.k_history);
+  UpdateHistory(args, args.v, args.v_stride, args.v_history);
+}
+
+template void KdaHead<Bf16>(const KdaHeadArgs<Bf16>&);
+template void KdaHead<float>(const KdaHeadArgs<float>&);
+
+}  // namespace megalith::kernels::reference

@@ -1,0 +1,68 @@
+#include <type_traits>
+
+#include "kernels/activation.h"
+#include "kernels/reference/reference.h"
+
+namespace megalith::kernels::reference {
+namespace {
+
+/// One output: the weights are row n of a panel, x holds `inputs` elements.
+template <typename X>
+float Dot(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n, const X* x,
+          DotOrder order) {
+  const auto weight = [&](std::int64_t k) { return PanelUnscaled(format, panel, inputs, n, k); };
+  const auto input = [&](std::int64_t k) { return k < inputs ? Widen(x[k]) : 0.0f; };
+  const auto multiply_add = [](float w, float value, float sum) {
+    if constexpr (std::is_same_v<X, Bf16>) {
+      return FusedMultiplyAdd(w, value, sum);
+    } else {
+      return w * value + sum;
+    }
+  };
+  float acc = 0.0f;
+  for (std::int64_t begin = 0; begin < inputs; begin += kBlockInputs) {
+    float block_sum;
+    if (order == DotOrder::kSplitPairs) {
+      float even = 0.0f;
+      float odd = 0.0f;
+      for (std::int64_t k = begin; k < begin + kBlockInputs; k += 2) {
+        even = multiply_add(weight(k), input(k), even);
+        odd = multiply_add(weight(k + 1), input(k + 1), odd);
+      }
+      block_sum = even + odd;
+    } else {
+      float chain = 0.0f;
+      for (std::int64_t k = begin; k < begin + kBlockInputs; k += 2) {
+        chain = multiply_add(weight(k + 1), input(k + 1), chain);
+        chain = multiply_add(weight(k), input(k), chain);
+      }
+      block_sum = chain;
+    }
+    acc = acc + block_sum * PanelScale(format, panel, inputs, n, begin / kBlockInputs);
+  }
+  return acc;
+}
+
+}  // namespace
+
+template <typename X>
+void Matmul(const MatmulArgs<X>& args, PanelFormat format, DotOrder order) {
+  if constexpr (std::is_same_v<X, float>) order = DotOrder::kSplitPairs;
+  const std::int64_t panel_bytes = PanelBytes(format, args.inputs);
+  for (std::int64_t r = 0; r < args.rows; ++r) {
+    const std::int64_t x_row = args.row_indices != nullptr ? args.row_indices[r] : r;
+    const X* x = args.x + x_row * args.x_stride;
+    for (std::int64_t p = 0; p < args.num_panels; ++p) {
+      const std::byte* panel = args.panels + p * panel_bytes;
+      for (int n = 0; n < kPanelOutputs; ++n) {
+        args.acc[r * args.acc_stride + p * kPanelOutputs + n] =
+            Dot(format, panel, args.inputs, n, x, order);
+      }
+    }
+  }
+}
+
+template void Matmul<Bf16>(const MatmulArgs<Bf16>&, PanelFormat, DotOrder);
+template void Matmul<float>(const MatmulArgs<float>&, PanelFormat, DotOrder);
+
+}  // namespace megalith::kernels::reference
