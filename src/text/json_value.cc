@@ -1,0 +1,125 @@
+#include "text/json_value.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+namespace megalith::text {
+namespace {
+
+// Python's dict: first place, last value. Sorting indices keeps large objects from costing the
+// square of their size.
+void MergeRepeatedKeys(std::vector<JsonMember>& members) {
+  std::vector<std::size_t> order(members.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&members](std::size_t a, std::size_t b) {
+    return members[a].key < members[b].key;
+  });
+  std::vector<bool> drop(members.size(), false);
+  bool any = false;
+  for (std::size_t i = 0; i + 1 < order.size();) {
+    std::size_t last = i;
+    while (last + 1 < order.size() && members[order[last + 1]].key == members[order[i]].key) ++last;
+    for (std::size_t j = i + 1; j <= last; ++j) drop[order[j]] = true;
+    if (last > i) {
+      members[order[i]].value = std::move(members[order[last]].value);
+      any = true;
+    }
+    i = last + 1;
+  }
+  if (!any) return;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (drop[i]) continue;
+    if (kept != i) members[kept] = std::move(members[i]);
+    ++kept;
+  }
+  members.resize(kept);
+}
+
+}  // namespace
+
+JsonValue JsonValue::Boolean(bool value) {
+  JsonValue json;
+  json.kind_ = Kind::kBoolean;
+  json.boolean_ = value;
+  return json;
+}
+
+JsonValue JsonValue::Integer(std::int64_t value) { return Number(std::to_string(value)); }
+
+JsonValue JsonValue::Double(double value) { return Number(PythonFloatRepr(value)); }
+
+JsonValue JsonValue::Number(std::string digits) {
+  JsonValue json;
+  json.kind_ = Kind::kNumber;
+  json.text_ = std::move(digits);
+  return json;
+}
+
+JsonValue JsonValue::String(std::string value) {
+  JsonValue json;
+  json.kind_ = Kind::kString;
+  json.text_ = std::move(value);
+  return json;
+}
+
+JsonValue JsonValue::Array(std::vector<JsonValue> items) {
+  JsonValue json;
+  json.kind_ = Kind::kArray;
+  json.items_ = std::move(items);
+  return json;
+}
+
+JsonValue JsonValue::Object(std::vector<JsonMember> members) {
+  MergeRepeatedKeys(members);
+  JsonValue json;
+  json.kind_ = Kind::kObject;
+  json.members_ = std::move(members);
+  return json;
+}
+
+const JsonValue* JsonValue::Find(std::string_view key) const {
+  for (const JsonMember& member : members_) {
+    if (member.key == key) return &member.value;
+  }
+  return nullptr;
+}
+
+std::optional<std::int64_t> JsonValue::AsInteger() const {
+  if (!is_number()) return std::nullopt;
+  std::int64_t value = 0;
+  const char* end = text_.data() + text_.size();
+  const auto [stop, error] = std::from_chars(text_.data(), end, value);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return value;
+}
+
+bool operator==(const JsonValue& a, const JsonValue& b) {
+  return a.kind_ == b.kind_ && a.boolean_ == b.boolean_ && a.text_ == b.text_ &&
+         a.items_ == b.items_ && a.members_ == b.members_;
+}
+
+bool operator==(const JsonMember& a, const JsonMember& b) {
+  return a.key == b.key && a.value == b.value;
+}
+
+std::string_view JsonKindName(JsonValue::Kind kind) {
+  switch (kind) {
+    case JsonValue::Kind::kNull:
+      return "null";
+    case JsonValue::Kind::kBoolean:
+      return "boolean";
+    case JsonValue::Kind::kNumber:
+      return "number";
+    case JsonValue::Kind::kString:
+      return "string";
+    case JsonValue::Kind::kArray:
+      return "array";
+    case JsonValue::Kind::kObject:
+      return "object";
+  }
+  return "unknown";
+}
+
+}  // namespace megalith::text
