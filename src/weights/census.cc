@@ -57,6 +57,7 @@ class CensusTaker {
     }
     if (const auto id = Take(name, "")) {
       Check(*id, rule, shards_.At(*id).shape, rule.dtype);
+      Count(rule, *id, std::nullopt);
     } else {
       Absent(name, "");
     }
@@ -66,12 +67,11 @@ class CensusTaker {
   void VisitTiedHead(const model::Model& model) {
     const auto id = Take("lm_head", ".weight");
     if (!id) return;
-    --num_expected_;
     TensorRule rule;
     rule.kind = TensorKind::kMatrix;
     rule.shape = {model.vocab_size, model.hidden_size};
     Check(*id, rule, shards_.At(*id).shape, DType::kBf16);
-    warnings_.push_back(
+    census_.warnings.push_back(
         fmt::format("{}: not used, tie_word_embeddings is true: the embedding is the head",
                     shards_.At(*id).name));
   }
@@ -90,7 +90,6 @@ class CensusTaker {
                               ShardName(*id)));
       return std::nullopt;
     }
-    ++num_expected_;
     return id;
   }
 
@@ -105,6 +104,8 @@ class CensusTaker {
     }
     if (weight) {
       Check(*weight, rule, shards_.At(*weight).shape, DType::kBf16);
+      Count(rule, *weight, std::nullopt);
+      ++census_.num_bf16_matrices;
       return;
     }
     if (!packed && !scale) {
@@ -124,6 +125,8 @@ class CensusTaker {
     }
     CheckShape(*packed, std::array{rows, columns / 2}, DType::kU8);
     CheckShape(*scale, std::array{rows, columns / kMxfp4Group}, DType::kU8);
+    Count(rule, *packed, *scale);
+    ++census_.num_mxfp4_matrices;
   }
 
   void Check(std::size_t id, const TensorRule& rule, std::span<const std::int64_t> found,
@@ -149,6 +152,16 @@ class CensusTaker {
                            ShapeText(view.shape)));
   }
 
+  void Count(const TensorRule& rule, std::size_t id, std::optional<std::size_t> scale) {
+    const TensorView view = shards_.At(id);
+    model::StoredSize& part = census_.parts[static_cast<std::size_t>(rule.part)];
+    part.num_tensors += scale ? 2 : 1;
+    census_.num_expected += scale ? 2 : 1;
+    part.num_bytes += view.num_bytes + (scale ? shards_.At(*scale).num_bytes : 0);
+    const auto elements = view.num_bytes / static_cast<std::uint64_t>(DTypeBytes(view.dtype));
+    part.num_parameters += scale ? 2 * elements : elements;
+  }
+
   std::string StoredStem(std::string_view name) const {
     std::string stem;
     FullName(prefix_, name, &stem);
@@ -165,10 +178,9 @@ class CensusTaker {
   NamePrefix prefix_;
   std::vector<bool> found_;
   std::string stored_name_;
-  std::uint64_t num_expected_ = 0;
+  Census census_;
   Listing absent_;
   Listing wrong_;
-  std::vector<std::string> warnings_;
 };
 
 bool IsSkipped(std::string_view name) {
@@ -186,9 +198,7 @@ Result<Census> CensusTaker::Finish(std::string_view directory) {
     }
     return Fail(ErrorCode::kBadTensor, "{}: {}", directory, text);
   }
-  Census census;
-  census.num_expected = num_expected_;
-  census.warnings = std::move(warnings_);
+  Census census = std::move(census_);
   Listing unknown;
   for (std::size_t id = 0; id < found_.size(); ++id) {
     if (found_[id]) continue;

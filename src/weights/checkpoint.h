@@ -3,6 +3,7 @@
 // A model directory: config.json plus shards, with every tensor the model needs present in the
 // right shape and dtype. Opening reads headers only.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,7 +34,11 @@ struct MatrixView {
 /// Result of comparing the files' tensors with the model's.
 struct Census {
   std::uint64_t num_expected = 0;  ///< tensors the model needs, all present
-  std::uint64_t num_skipped = 0;   ///< under a known prefix that a text model does not use
+  /// The same by part, as stored. An MXFP4 matrix counts as two tensors, its elements once.
+  std::array<model::StoredSize, model::kNumParts> parts = {};
+  std::uint64_t num_mxfp4_matrices = 0;
+  std::uint64_t num_bf16_matrices = 0;
+  std::uint64_t num_skipped = 0;  ///< under a known prefix that a text model does not use
   std::uint64_t skipped_bytes = 0;
   std::uint64_t num_unknown = 0;      ///< under no known name
   std::vector<std::string> warnings;  ///< unknown tensors and config keys, one line each, capped

@@ -1,0 +1,199 @@
+#include "weights/inspect.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+
+#include "model/config.h"
+
+namespace megalith::weights {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kBf16Bytes = 2;
+constexpr std::uint64_t kF32Bytes = 4;
+
+std::uint64_t U64(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+
+std::uint64_t SaturatingAdd(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<std::uint64_t>::max() : sum;
+}
+
+std::uint64_t SaturatingMultiply(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::uint64_t>::max()
+                                                : product;
+}
+
+std::vector<LayerGroup> GroupLayers(const model::Model& model) {
+  std::vector<LayerGroup> groups;
+  for (std::size_t l = 0; l < model.layers.size(); ++l) {
+    const model::Layer& layer = model.layers[l];
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const LayerGroup& candidate) {
+      return candidate.mixer == layer.mixer && candidate.feed_forward == layer.feed_forward;
+    });
+    if (group == groups.end()) {
+      groups.push_back({layer.mixer, layer.feed_forward, {}});
+      group = groups.end() - 1;
+    }
+    group->layers.push_back(static_cast<std::int64_t>(l));
+  }
+  return groups;
+}
+
+std::array<PartReport, model::kNumParts> PartReports(
+    const model::Model& model, const std::array<model::StoredSize, model::kNumParts>& sizes) {
+  std::array<PartReport, model::kNumParts> parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    PartReport& report = parts[i];
+    report.part = static_cast<model::Part>(i);
+    report.stored = sizes[i];
+    report.parameters_per_token = sizes[i].num_parameters;
+    report.bytes_per_token = sizes[i].num_bytes;
+    if (report.part == model::Part::kExperts) {
+      // Whole experts: all of a model are alike.
+      const std::uint64_t experts = U64(model.moe.num_experts);
+      const std::uint64_t chosen = U64(model.moe.num_experts_per_token);
+      report.parameters_per_token = sizes[i].num_parameters / experts * chosen;
+      report.bytes_per_token = sizes[i].num_bytes / experts * chosen;
+    } else if (report.part == model::Part::kEmbedding) {
+      report.parameters_per_token = U64(model.hidden_size);
+      report.bytes_per_token = U64(model.hidden_size) * kBf16Bytes;
+    }
+  }
+  if (model.tie_word_embeddings) {  // stored once, but read as the head
+    const PartReport& embedding = parts[static_cast<std::size_t>(model::Part::kEmbedding)];
+    PartReport& head = parts[static_cast<std::size_t>(model::Part::kHead)];
+    head.parameters_per_token = embedding.stored.num_parameters;
+    head.bytes_per_token = embedding.stored.num_bytes;
+  }
+  return parts;
+}
+
+// Spec section 7.
+StateReport StateOf(const model::Model& model) {
+  StateReport state;
+  const std::uint64_t kda_layers = U64(model.CountLayers(model::Mixer::kKda));
+  const std::uint64_t mla_layers = U64(model.CountLayers(model::Mixer::kMla));
+  const std::uint64_t head_dim = U64(model.kda.head_dim);
+  const std::uint64_t width = U64(model.kda.num_heads) * head_dim;
+  state.kda_recurrent_bytes = kda_layers * width * head_dim * kF32Bytes;
+  state.kda_conv_bytes =
+      kda_layers * 3 * U64(model.kda.short_conv_kernel_size - 1) * width * kBf16Bytes;
+  state.mla_bytes_per_token =
+      mla_layers * U64(model.mla.kv_lora_rank + model.mla.qk_rope_head_dim) * kBf16Bytes;
+  if (model.attn_res_block_size > 0) {
+    state.residual_block_bytes = U64(model.MaxBlocks() + 1) * U64(model.hidden_size) * kBf16Bytes;
+  }
+  return state;
+}
+
+Result<InspectReport> MakeReport(const model::Model& model, std::string_view source,
+                                 const std::array<model::StoredSize, model::kNumParts>& sizes,
+                                 const InspectOptions& options) {
+  const std::int64_t context = options.context_tokens.value_or(model.max_position_embeddings);
+  if (context < 1 || options.num_sequences < 1) {
+    return Fail(ErrorCode::kOutOfRange, "a memory plan for {} tokens of {} sequences", context,
+                options.num_sequences);
+  }
+  InspectReport report;
+  report.source = source;
+  report.model = model;
+  report.layer_groups = GroupLayers(model);
+  report.num_expected = model::Total(sizes).num_tensors;
+  report.parts = PartReports(model, sizes);
+  report.state = StateOf(model);
+  MemoryPlan& plan = report.plan;
+  plan.context_tokens = context;
+  plan.num_sequences = options.num_sequences;
+  plan.weight_bytes = report.stored().num_bytes;
+  plan.kda_bytes = SaturatingMultiply(
+      U64(options.num_sequences), report.state.kda_recurrent_bytes + report.state.kda_conv_bytes);
+  plan.mla_bytes =
+      SaturatingMultiply(U64(options.num_sequences),
+                         SaturatingMultiply(U64(context), report.state.mla_bytes_per_token));
+  plan.total_bytes =
+      SaturatingAdd(plan.weight_bytes, SaturatingAdd(plan.kda_bytes, plan.mla_bytes));
+  return report;
+}
+
+bool HasShardFiles(const std::string& directory) {
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+model::StoredSize InspectReport::stored() const {
+  std::array<model::StoredSize, model::kNumParts> sizes;
+  for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = parts[i].stored;
+  return model::Total(sizes);
+}
+
+std::uint64_t InspectReport::parameters_per_token() const {
+  std::uint64_t sum = 0;
+  for (const PartReport& part : parts) sum = SaturatingAdd(sum, part.parameters_per_token);
+  return sum;
+}
+
+std::uint64_t InspectReport::bytes_per_token() const {
+  std::uint64_t sum = 0;
+  for (const PartReport& part : parts) sum = SaturatingAdd(sum, part.bytes_per_token);
+  return sum;
+}
+
+std::uint64_t InspectReport::dense_bytes_per_token() const {
+  return bytes_per_token() -
+         parts[static_cast<std::size_t>(model::Part::kExperts)].bytes_per_token -
+         parts[static_cast<std::size_t>(model::Part::kEmbedding)].bytes_per_token;
+}
+
+Result<InspectReport> InspectCheckpoint(const Checkpoint& checkpoint,
+                                        const InspectOptions& options) {
+  const Census& census = checkpoint.census();
+  MEGALITH_ASSIGN_OR_RETURN(
+      InspectReport report,
+      MakeReport(checkpoint.model(), checkpoint.directory(), census.parts, options));
+  const ShardSet& shards = checkpoint.shards();
+  FilesReport files;
+  files.num_shards = shards.num_shards();
+  for (std::size_t i = 0; i < shards.num_shards(); ++i)
+    files.num_file_bytes += shards.ShardBytes(i);
+  files.num_present = shards.num_tensors();
+  files.num_skipped = census.num_skipped;
+  files.skipped_bytes = census.skipped_bytes;
+  files.num_unknown = census.num_unknown;
+  files.num_mxfp4_matrices = census.num_mxfp4_matrices;
+  files.num_bf16_matrices = census.num_bf16_matrices;
+  files.prefix = checkpoint.prefix();
+  report.files = std::move(files);
+  report.warnings = census.warnings;
+  return report;
+}
+
+Result<InspectReport> InspectModel(const model::Model& model, std::string_view source,
+                                   const InspectOptions& options) {
+  return MakeReport(
+      model, source,
+      model::CountTensors(model::MakeTensorRules(model), model.declares_mxfp4_experts), options);
+}
+
+Result<InspectReport> Inspect(const std::string& path, const InspectOptions& options) {
+  std::error_code error;
+  if (fs::is_directory(path, error) && HasShardFiles(path)) {
+    MEGALITH_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(path));
+    return InspectCheckpoint(checkpoint, options);
+  }
+  MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(path));
+  MEGALITH_ASSIGN_OR_RETURN(InspectReport report, InspectModel(config.model, path, options));
+  report.warnings = config.warnings;
+  return report;
+}
+
+}  // namespace megalith::weights
