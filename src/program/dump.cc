@@ -21,41 +21,61 @@ std::string_view EnumName(Register value) { return RegisterName(value); }
 std::string_view EnumName(Activation value) { return value == Activation::kSitu ? "situ" : "silu"; }
 std::string_view EnumName(Epilogue value) {
   switch (value) {
-    case Epilogue::kStore: return "store";
-    case Epilogue::kGatedPair: return "gated_pair";
-    case Epilogue::kAddResidual: return "add_residual";
-    case Epilogue::kAddSharedResidual: return "add_shared_residual";
-    case Epilogue::kSigmoidGate: return "sigmoid_gate";
+    case Epilogue::kStore:
+      return "store";
+    case Epilogue::kGatedPair:
+      return "gated_pair";
+    case Epilogue::kAddResidual:
+      return "add_residual";
+    case Epilogue::kAddSharedResidual:
+      return "add_shared_residual";
+    case Epilogue::kSigmoidGate:
+      return "sigmoid_gate";
   }
   return "?";
 }
 std::string_view EnumName(BufferKind value) {
   switch (value) {
-    case BufferKind::kRows: return "rows";
-    case BufferKind::kLogitRows: return "logit_rows";
-    case BufferKind::kPairs: return "pairs";
-    case BufferKind::kSingle: return "single";
-    case BufferKind::kKdaState: return "kda_state";
-    case BufferKind::kConvState: return "conv_state";
-    case BufferKind::kMlaCache: return "mla_cache";
-    case BufferKind::kStepInput: return "step_input";
+    case BufferKind::kRows:
+      return "rows";
+    case BufferKind::kLogitRows:
+      return "logit_rows";
+    case BufferKind::kPairs:
+      return "pairs";
+    case BufferKind::kSingle:
+      return "single";
+    case BufferKind::kKdaState:
+      return "kda_state";
+    case BufferKind::kConvState:
+      return "conv_state";
+    case BufferKind::kMlaCache:
+      return "mla_cache";
+    case BufferKind::kStepInput:
+      return "step_input";
   }
   return "?";
 }
 std::string_view EnumName(CounterScope value) {
   switch (value) {
-    case CounterScope::kSegment: return "segment";
-    case CounterScope::kProgram: return "program";
-    case CounterScope::kHost: return "host";
-    case CounterScope::kDone: return "done";
+    case CounterScope::kSegment:
+      return "segment";
+    case CounterScope::kProgram:
+      return "program";
+    case CounterScope::kHost:
+      return "host";
+    case CounterScope::kDone:
+      return "done";
   }
   return "?";
 }
 std::string_view EnumName(VectorLayout value) {
   switch (value) {
-    case VectorLayout::kAsStored: return "as_stored";
-    case VectorLayout::kFold: return "fold";
-    case VectorLayout::kTransposed: return "transposed";
+    case VectorLayout::kAsStored:
+      return "as_stored";
+    case VectorLayout::kFold:
+      return "fold";
+    case VectorLayout::kTransposed:
+      return "transposed";
   }
   return "?";
 }
@@ -73,15 +93,11 @@ class JsonArchive {
   static Json Convert(std::uint32_t& value) { return value == kNone ? Json() : Json(value); }
   static Json Convert(std::string& value) { return value; }
   template <typename T>
-    requires std::is_arithmetic_v<T>
-  static Json Convert(T& value) {
-    return value;
-  }
+  requires std::is_arithmetic_v<T>
+  static Json Convert(T& value) { return value; }
   template <typename T>
-    requires std::is_enum_v<T>
-  static Json Convert(T& value) {
-    return std::string(EnumName(value));
-  }
+  requires std::is_enum_v<T>
+  static Json Convert(T& value) { return std::string(EnumName(value)); }
   template <typename T>
   static Json Convert(std::vector<T>& values) {
     Json array = Json::array();
@@ -95,7 +111,7 @@ class JsonArchive {
     return array;
   }
   template <typename T>
-    requires std::is_class_v<T>
+  requires std::is_class_v<T>
   static Json Convert(T& value) {
     JsonArchive archive;
     Fields(archive, value);
@@ -113,9 +129,10 @@ void DumpOperands(Out out, const Program& program, const Instruction& instructio
     const Operand& operand = instruction.operands[i];
     if (operand.buffer == kNone) continue;
     const bool known = operand.buffer < program.buffers.size();
-    fmt::format_to(out, " {}={}[{}:{}]", info.operand_names[i],
-                   known ? program.buffers[operand.buffer].name : fmt::format("#{}", operand.buffer),
-                   operand.begin, operand.end);
+    fmt::format_to(
+        out, " {}={}[{}:{}]", info.operand_names[i],
+        known ? program.buffers[operand.buffer].name : fmt::format("#{}", operand.buffer),
+        operand.begin, operand.end);
   }
 }
 

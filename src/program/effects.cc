@@ -9,7 +9,10 @@ std::vector<Effect> Effects(const Program& program, const Instruction& instructi
   for (std::size_t i = 0; i < info.operand_names.size(); ++i) {
     const Operand& operand = instruction.operands[i];
     if (operand.buffer == kNone) continue;
-    Effect effect{operand.buffer, operand.begin, operand.end};
+    Effect effect;
+    effect.buffer = operand.buffer;
+    effect.begin = operand.begin;
+    effect.end = operand.end;
     effect.reads = info.operand_access[i] != Access::kWrite;
     effect.writes = info.operand_access[i] != Access::kRead;
     // Tables and host input have no rows to share out. Rows of a step have distinct positions, so a

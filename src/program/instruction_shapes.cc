@@ -1,5 +1,7 @@
 #include "program/instruction_shapes.h"
 
+#include <algorithm>
+
 #include "base/align.h"
 #include "program/dump.h"
 
@@ -42,8 +44,8 @@ class InstructionCheck {
   template <typename... Args>
   tl::unexpected<Error> Violation(std::string_view property, fmt::format_string<Args...> format,
                                   Args&&... args) const {
-    return Fail(ErrorCode::kBadProgram, "{}: segment {} worker {} instruction {} ({}): {}", property,
-                segment_.name, worker_, index_, Info(instruction_.opcode).name,
+    return Fail(ErrorCode::kBadProgram, "{}: segment {} worker {} instruction {} ({}): {}",
+                property, segment_.name, worker_, index_, Info(instruction_.opcode).name,
                 fmt::format(format, std::forward<Args>(args)...));
   }
 
@@ -72,7 +74,8 @@ class InstructionCheck {
       const Operand& operand = instruction_.operands[i];
       if (operand.buffer == kNone) {
         if (i < named && !Optional(i)) {
-          return Violation("V1", "operand {} is missing", Info(instruction_.opcode).operand_names[i]);
+          return Violation("V1", "operand {} is missing",
+                           Info(instruction_.opcode).operand_names[i]);
         }
         continue;
       }
@@ -110,8 +113,10 @@ class InstructionCheck {
       case Opcode::kMatmul:
       case Opcode::kExpertGateUp:
       case Opcode::kExpertDown:
-      case Opcode::kFetch: return true;
-      default: return false;
+      case Opcode::kFetch:
+        return true;
+      default:
+        return false;
     }
   }
 
@@ -124,7 +129,8 @@ class InstructionCheck {
     const bool needs_slot =
         instruction_.opcode == Opcode::kMatmul || instruction_.opcode == Opcode::kFetch;
     if (needs_slot != (instruction_.slot != kNone)) {
-      return Violation("V1", needs_slot ? "has no store slot" : "has a store slot it cannot use");
+      return Violation("V1", "{}",
+                       needs_slot ? "has no store slot" : "has a store slot it cannot use");
     }
     if (needs_slot && instruction_.slot >= static_cast<std::uint32_t>(program_.store.num_slots)) {
       return Violation("V4", "slot {} does not exist, the store has {}", instruction_.slot,
@@ -136,10 +142,10 @@ class InstructionCheck {
   // ---- trip counts (V7) -----------------------------------------------------------------------
 
   Status CheckTrip() const {
-    const bool by_expert = instruction_.opcode == Opcode::kExpertGateUp ||
-                           instruction_.opcode == Opcode::kExpertDown;
-    const bool by_row =
-        Info(instruction_.opcode).scope != RowScope::kNoRows || instruction_.opcode == Opcode::kRoutePlan;
+    const bool by_expert =
+        instruction_.opcode == Opcode::kExpertGateUp || instruction_.opcode == Opcode::kExpertDown;
+    const bool by_row = Info(instruction_.opcode).scope != RowScope::kNoRows ||
+                        instruction_.opcode == Opcode::kRoutePlan;
     if (by_expert) return CheckExpertTrip();
     if (!by_row) {
       if (instruction_.trip == Register::kOne) return {};
@@ -155,15 +161,16 @@ class InstructionCheck {
     for (const Operand& operand : instruction_.operands) {
       if (operand.buffer == kNone) continue;
       const Buffer& buffer = program_.buffers[operand.buffer];
-      const bool is_rows = buffer.kind == BufferKind::kRows || buffer.kind == BufferKind::kLogitRows;
+      const bool is_rows =
+          buffer.kind == BufferKind::kRows || buffer.kind == BufferKind::kLogitRows;
       if (is_rows && bound > buffer.rows) {
         return Violation("V7", "up to {} rows, but buffer {} has {}", bound, buffer.name,
                          buffer.rows);
       }
       // Logit rows are gathered from step rows by the residual norm only.
       const bool gathers = instruction_.opcode == Opcode::kAttnResNorm && instruction_.imm[1] == 1;
-      const BufferKind expected = instruction_.trip == Register::kRows ? BufferKind::kRows
-                                                                       : BufferKind::kLogitRows;
+      const BufferKind expected =
+          instruction_.trip == Register::kRows ? BufferKind::kRows : BufferKind::kLogitRows;
       if (is_rows && buffer.kind != expected && !(gathers && buffer.kind == BufferKind::kRows)) {
         return Violation("V7", "trip count {} does not count the rows of buffer {}",
                          RegisterName(instruction_.trip), buffer.name);
@@ -247,8 +254,8 @@ class InstructionCheck {
     const Buffer& buffer = program_.buffers[instruction_.operands[operand].buffer];
     if (buffer.dtype == dtype) return {};
     return Violation("V1", "operand {}: {} expected, buffer {} is {}",
-                     Info(instruction_.opcode).operand_names[operand], DTypeName(dtype), buffer.name,
-                     DTypeName(buffer.dtype));
+                     Info(instruction_.opcode).operand_names[operand], DTypeName(dtype),
+                     buffer.name, DTypeName(buffer.dtype));
   }
 
   Status ExpectVector(std::size_t slot, DType dtype, std::int64_t count) const {
@@ -264,22 +271,35 @@ class InstructionCheck {
     switch (instruction_.opcode) {
       case Opcode::kWait:
       case Opcode::kStepEnd:
-      case Opcode::kFetch: return {};
-      case Opcode::kStepBegin: return ExpectBuffer(0, BufferKind::kStepInput, DType::kI32);
+      case Opcode::kFetch:
+        return {};
+      case Opcode::kStepBegin:
+        return ExpectBuffer(0, BufferKind::kStepInput, DType::kI32);
       case Opcode::kFetchNext:
         if (instruction_.imm[0] >= 0 && instruction_.imm[0] < program_.store.num_slots) return {};
         return Violation("V4", "prologue entry {} does not exist", instruction_.imm[0]);
-      case Opcode::kEmbed: return CheckEmbed();
-      case Opcode::kAttnResNorm: return CheckAttnResNorm();
-      case Opcode::kRmsNorm: return CheckRmsNorm();
-      case Opcode::kMatmul: return CheckMatmul();
-      case Opcode::kKda: return CheckKda();
-      case Opcode::kMlaAppend: return CheckMlaAppend();
-      case Opcode::kMlaAttention: return CheckMlaAttention();
-      case Opcode::kRouterTopK: return CheckRouterTopK();
-      case Opcode::kRoutePlan: return CheckRoutePlan();
-      case Opcode::kExpertGateUp: return CheckExpert(true);
-      case Opcode::kExpertDown: return CheckExpert(false);
+      case Opcode::kEmbed:
+        return CheckEmbed();
+      case Opcode::kAttnResNorm:
+        return CheckAttnResNorm();
+      case Opcode::kRmsNorm:
+        return CheckRmsNorm();
+      case Opcode::kMatmul:
+        return CheckMatmul();
+      case Opcode::kKda:
+        return CheckKda();
+      case Opcode::kMlaAppend:
+        return CheckMlaAppend();
+      case Opcode::kMlaAttention:
+        return CheckMlaAttention();
+      case Opcode::kRouterTopK:
+        return CheckRouterTopK();
+      case Opcode::kRoutePlan:
+        return CheckRoutePlan();
+      case Opcode::kExpertGateUp:
+        return CheckExpert(true);
+      case Opcode::kExpertDown:
+        return CheckExpert(false);
     }
     return Violation("V1", "unknown opcode");
   }
@@ -341,8 +361,7 @@ class InstructionCheck {
     for (std::size_t operand : {std::size_t{2}, std::size_t{3}}) {
       if (instruction_.operands[operand].buffer == kNone) continue;
       MEGALITH_RETURN_IF_ERROR(ExpectColumns(operand, tile.num_outputs));
-      const bool shared =
-          operand == 2 && instruction_.epilogue == Epilogue::kAddSharedResidual;
+      const bool shared = operand == 2 && instruction_.epilogue == Epilogue::kAddSharedResidual;
       MEGALITH_RETURN_IF_ERROR(
           ExpectDType(operand, shared ? DType::kF32 : program_.activation_dtype));
     }

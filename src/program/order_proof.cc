@@ -2,11 +2,11 @@
 //
 // For every pair of consecutive visits the streams of all workers (and the host between steps) are
 // run symbolically. Counters only grow, so if one greedy order lets everybody finish, every order
-// does (V2). Each signal carries what its worker knows: a vector clock with, per worker, how many of
-// its instructions are complete. Waits need all signals of their visit (V3), so a wait learns the
-// join of them. Two conflicting accesses are ordered if the later one's clock covers the earlier
-// (V5). That a pair's second visit ends knowing everything of the first makes the step follow by
-// induction: visits that are not neighbours are always ordered.
+// does (V2). Each signal carries what its worker knows: a vector clock with, per worker, how many
+// of its instructions are complete. Waits need all signals of their visit (V3), so a wait learns
+// the join of them. Two conflicting accesses are ordered if the later one's clock covers the
+// earlier (V5). That a pair's second visit ends knowing everything of the first makes the step
+// follow by induction: visits that are not neighbours are always ordered.
 
 #include <algorithm>
 #include <functional>
@@ -27,7 +27,8 @@ void Join(Clock& clock, const Clock& other) {
   for (std::size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
 }
 
-// ---- V3, counted once per program ----------------------------------------------------------------
+// ---- V3, counted once per program
+// ----------------------------------------------------------------
 
 Status CountSignals(const Program& program) {
   for (std::size_t index = 0; index < program.segments.size(); ++index) {
@@ -75,8 +76,8 @@ Status CountSignals(const Program& program) {
   return {};
 }
 
-/// The step must begin in a segment that is visited once and waits for the host, and end in one that
-/// is visited once and tells it.
+/// The step must begin in a segment that is visited once and waits for the host, and end in one
+/// that is visited once and tells it.
 Status CheckHandOver(const Program& program) {
   const auto visits_of = [&program](std::uint32_t segment) {
     return std::count_if(program.visits.begin(), program.visits.end(),
@@ -119,7 +120,7 @@ Status CheckHandOver(const Program& program) {
       }
       if (begins != (first ? 1 : 0) || ends != (last ? 1 : 0)) {
         return Fail(ErrorCode::kBadProgram,
-                    "V3: segment {} worker {}: {} step_begin and {} step_end", 
+                    "V3: segment {} worker {}: {} step_begin and {} step_end",
                     program.segments[index].name, worker, begins, ends);
       }
     }
@@ -180,9 +181,8 @@ class PairProof {
   const Instruction& At(Position position, bool* second) const {
     const std::size_t first = FirstLength(position.worker);
     *second = position.index >= first;
-    return *second
-               ? segment(true).streams[position.worker].instructions[position.index - first]
-               : segment(false).streams[position.worker].instructions[position.index];
+    return *second ? segment(true).streams[position.worker].instructions[position.index - first]
+                   : segment(false).streams[position.worker].instructions[position.index];
   }
   std::string Where(Position position) const {
     bool second = false;
@@ -247,18 +247,21 @@ class PairProof {
     const Counter& counter = program_.counters[instruction.wait_counter];
     const CounterState& state = counters_[instruction.wait_counter];
     switch (counter.scope) {
-      case CounterScope::kSegment: return state.count[second] >= instruction.wait_amount;
-      case CounterScope::kProgram: return !second || state.count[0] >= instruction.wait_amount;
-      case CounterScope::kHost: return !second || HostHasStarted();
-      case CounterScope::kDone: return false;
+      case CounterScope::kSegment:
+        return state.count[second] >= instruction.wait_amount;
+      case CounterScope::kProgram:
+        return !second || state.count[0] >= instruction.wait_amount;
+      case CounterScope::kHost:
+        return !second || HostHasStarted();
+      case CounterScope::kDone:
+        return false;
     }
     return false;
   }
 
   bool HostHasStarted() const {
     const std::uint32_t done = DoneCounter();
-    return pair_.wraps &&
-           counters_[done].count[0] >= program_.counters[done].signals_per_visit;
+    return pair_.wraps && counters_[done].count[0] >= program_.counters[done].signals_per_visit;
   }
   std::uint32_t DoneCounter() const {
     for (std::uint32_t i = 0; i < program_.counters.size(); ++i) {
@@ -271,7 +274,9 @@ class PairProof {
     const Counter& counter = program_.counters[instruction.wait_counter];
     const CounterState& state = counters_[instruction.wait_counter];
     switch (counter.scope) {
-      case CounterScope::kSegment: Join(worker.clock, state.clock[second]); break;
+      case CounterScope::kSegment:
+        Join(worker.clock, state.clock[second]);
+        break;
       case CounterScope::kProgram:
         if (second) Join(worker.clock, state.clock[0]);
         break;
@@ -279,7 +284,8 @@ class PairProof {
         // The host waited for every worker's step_end before it started the next step.
         if (second) Join(worker.clock, counters_[DoneCounter()].clock[0]);
         break;
-      case CounterScope::kDone: break;
+      case CounterScope::kDone:
+        break;
     }
     worker.clock_index = static_cast<std::uint32_t>(clocks_.size());
     clocks_.push_back(worker.clock);
@@ -304,8 +310,8 @@ class PairProof {
     }
     for (const Position& earlier : state.first_visit_signals) {
       if (clock[earlier.worker] <= earlier.index) {
-        return Fail(ErrorCode::kBadProgram, "V3: {} may signal {} before {} has",
-                    Where(position), counter.name, Where(earlier));
+        return Fail(ErrorCode::kBadProgram, "V3: {} may signal {} before {} has", Where(position),
+                    counter.name, Where(earlier));
       }
     }
     return {};
@@ -317,8 +323,7 @@ class PairProof {
         if (workers_[worker].clock[other] < FirstLength(other)) {
           return Fail(ErrorCode::kBadProgram,
                       "V5: worker {} can finish segment {} while {} of the visit before is running",
-                      worker, segment(true).name,
-                      Where({other, workers_[worker].clock[other]}));
+                      worker, segment(true).name, Where({other, workers_[worker].clock[other]}));
         }
       }
     }

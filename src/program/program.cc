@@ -1,5 +1,7 @@
 #include "program/program.h"
 
+#include <algorithm>
+
 namespace megalith::program {
 namespace {
 
@@ -37,36 +39,20 @@ const OpcodeInfo& Info(Opcode opcode) {
   return table[static_cast<std::size_t>(opcode)];
 }
 
-std::int64_t DTypeBytes(DType dtype) {
-  switch (dtype) {
-    case DType::kBf16: return 2;
-    case DType::kF32:
-    case DType::kI32: return 4;
-    case DType::kU8: return 1;
-  }
-  return 0;
-}
-
-std::string_view DTypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kBf16: return "bf16";
-    case DType::kF32: return "f32";
-    case DType::kI32: return "i32";
-    case DType::kU8: return "u8";
-  }
-  return "?";
-}
-
 std::string_view WeightFormatName(WeightFormat format) {
   return format == WeightFormat::kBf16 ? "bf16" : "mxfp4";
 }
 
 std::string_view RegisterName(Register value) {
   switch (value) {
-    case Register::kOne: return "one";
-    case Register::kRows: return "rows";
-    case Register::kLogitRows: return "logit_rows";
-    case Register::kActiveExperts: return "active_experts";
+    case Register::kOne:
+      return "one";
+    case Register::kRows:
+      return "rows";
+    case Register::kLogitRows:
+      return "logit_rows";
+    case Register::kActiveExperts:
+      return "active_experts";
   }
   return "?";
 }

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "program/opcodes.h"
 
 namespace megalith::program {
@@ -41,12 +42,12 @@ inline constexpr int kAttentionSplit = 512;
 
 /// What kMatmul does with its accumulators. `out` columns follow the tile's outputs unless said.
 enum class Epilogue : std::uint8_t {
-  kStore,           ///< out = round(acc) (no rounding if out is f32)
-  kGatedPair,       ///< panels alternate gate, up: out = round(activation(round(g), round(u)))
-  kAddResidual,     ///< out = round(residual + round(acc)); if imm[0] = 1 (mixer output) and the
-                    ///< visit pushes a block, the residual restarts: out = round(acc)
+  kStore,              ///< out = round(acc) (no rounding if out is f32)
+  kGatedPair,          ///< panels alternate gate, up: out = round(activation(round(g), round(u)))
+  kAddResidual,        ///< out = round(residual + round(acc)); if imm[0] = 1 (mixer output) and the
+                       ///< visit pushes a block, the residual restarts: out = round(acc)
   kAddSharedResidual,  ///< out = round(residual + round(acc + aux)), aux f32
-  kSigmoidGate,     ///< out = round(round(acc) * round(sigmoid(aux)))
+  kSigmoidGate,        ///< out = round(round(acc) * round(sigmoid(aux)))
 };
 
 /// The activation of kGatedPair and kExpertGateUp.
@@ -54,10 +55,6 @@ enum class Activation : std::uint8_t {
   kSitu,  ///< beta * tanh(g / beta) * sigmoid(g) * linear_beta * tanh(u / linear_beta)
   kSilu,  ///< g * sigmoid(g) * u
 };
-
-enum class DType : std::uint8_t { kBf16, kF32, kI32, kU8 };
-std::int64_t DTypeBytes(DType dtype);
-std::string_view DTypeName(DType dtype);
 
 /// How the elements of a weight matrix are stored, in the checkpoint and in the packed arena.
 enum class WeightFormat : std::uint8_t { kBf16, kMxfp4 };
@@ -94,8 +91,8 @@ struct Buffer {
   std::int64_t columns = 0;     ///< elements of one row (state: of one slot and layer)
   std::int64_t row_stride = 0;  ///< elements between rows, >= columns
   std::int64_t rows = 0;        ///< most rows it can hold (state: 1)
-  std::int64_t offset = 0;      ///< bytes into the activation arena; unused for state and host input.
-                                ///< Buffers that are never live together may overlap.
+  std::int64_t offset = 0;  ///< bytes into the activation arena; unused for state and host input.
+                            ///< Buffers that are never live together may overlap.
 };
 
 // The plan that kRoutePlan writes (i32, one row) for E experts and P = max_rows * top_k pairs:
@@ -129,8 +126,8 @@ struct Counter {
 struct Tensor {
   std::string name;  ///< without `.weight` / `.weight_packed`
   WeightFormat format = WeightFormat::kBf16;
-  std::int64_t outputs = 0;  ///< rows as stored
-  std::int64_t inputs = 0;   ///< columns as stored
+  std::int64_t outputs = 0;      ///< rows as stored
+  std::int64_t inputs = 0;       ///< columns as stored
   std::int64_t num_experts = 0;  ///< 0: no {expert} in the name
 };
 
@@ -139,12 +136,12 @@ struct Tensor {
 struct Tile {
   std::uint32_t tensor = kNone;
   std::uint32_t pair_tensor = kNone;  ///< kGatedPair: panels alternate tensor, pair_tensor
-  bool transposed = false;     ///< outputs are columns of the stored matrix, inputs are its rows
+  bool transposed = false;  ///< outputs are columns of the stored matrix, inputs are its rows
   std::int64_t first_output = 0;
   std::int64_t num_outputs = 0;  ///< of one tensor, without padding
   std::int64_t first_input = 0;
   std::int64_t num_inputs = 0;
-  std::int64_t num_panels = 0;   ///< padded; both tensors of a pair counted
+  std::int64_t num_panels = 0;  ///< padded; both tensors of a pair counted
   std::int64_t offset = 0;  ///< bytes from the visit's weight base of this worker; for expert tiles
                             ///< from the base of the chosen expert's block
   std::int64_t bytes = 0;   ///< packed
@@ -213,15 +210,15 @@ struct PrologueEntry {
 struct Stream {
   std::vector<Instruction> instructions;
   std::vector<Tile> tiles;
-  std::vector<PrologueEntry> prologue;  ///< tiles that the previous visit has requested already
-  std::int64_t weight_bytes = 0;  ///< packed, without experts
+  std::vector<PrologueEntry> prologue;   ///< tiles that the previous visit has requested already
+  std::int64_t weight_bytes = 0;         ///< packed, without experts
   std::int64_t expert_stride_bytes = 0;  ///< packed size of this worker's part of one expert
 };
 
 /// One layer kind (or embedding, or head): streams, independent of the layer they are applied to.
 struct Segment {
   std::string name;
-  std::vector<Stream> streams;   ///< one per worker
+  std::vector<Stream> streams;  ///< one per worker
   std::vector<Vector> vectors;
   std::int64_t vector_bytes = 0;
 };
@@ -229,9 +226,9 @@ struct Segment {
 /// A segment applied to one layer.
 struct Visit {
   std::uint32_t segment = kNone;
-  std::int32_t layer = -1;        ///< fills {layer}; -1 for embedding and head
-  std::int32_t ordinal = 0;       ///< how many visits of the same segment came before in the step
-  std::int32_t num_blocks = 0;    ///< AttnRes blocks that exist when the visit begins
+  std::int32_t layer = -1;      ///< fills {layer}; -1 for embedding and head
+  std::int32_t ordinal = 0;     ///< how many visits of the same segment came before in the step
+  std::int32_t num_blocks = 0;  ///< AttnRes blocks that exist when the visit begins
   bool pushes_block = false;
   std::int32_t state_index = -1;  ///< which KDA (or MLA) layer's state, counted within its kind
   std::vector<std::int64_t> weight_base;  ///< per worker: bytes into its weight arena
@@ -245,8 +242,8 @@ struct StateLayout {
   std::int32_t num_kda_layers = 0;
   std::int32_t num_mla_layers = 0;
   std::int32_t page_tokens = 0;
-  std::int32_t num_pages = 0;       ///< in the pool, shared by all slots and MLA layers
-  std::int32_t max_positions = 0;   ///< longest sequence
+  std::int32_t num_pages = 0;      ///< in the pool, shared by all slots and MLA layers
+  std::int32_t max_positions = 0;  ///< longest sequence
 };
 
 /// On-chip store of one worker: slots of equal size for weight tiles fetched ahead.
@@ -258,12 +255,12 @@ struct Store {
 struct Program {
   std::string model_name;
   std::int32_t num_workers = 0;
-  std::int32_t max_rows = 0;        ///< the row bucket
+  std::int32_t max_rows = 0;  ///< the row bucket
   std::int32_t max_logit_rows = 0;
   std::int32_t vocab_size = 0;
   DType activation_dtype = DType::kBf16;
   float situ_beta = 0.0f;
-  float situ_linear_beta = 0.0f;    ///< <= 0: up branch uncapped
+  float situ_linear_beta = 0.0f;  ///< <= 0: up branch uncapped
   std::array<RegisterBound, kNumRegisters> registers{};
   std::vector<Buffer> buffers;
   std::vector<Counter> counters;
@@ -285,11 +282,11 @@ struct Program {
 /// Bytes of checkpoint weights one step with `rows` rows reads, `active_experts` experts per MoE
 /// layer; one embedding row per row. docs/program.md lists what is counted.
 struct StepBytes {
-  std::int64_t dense_source = 0;    ///< as stored in the checkpoint
+  std::int64_t dense_source = 0;  ///< as stored in the checkpoint
   std::int64_t expert_source = 0;
   std::int64_t vector_source = 0;
   std::int64_t embedding_source = 0;
-  std::int64_t packed = 0;          ///< the same as packed, padding included
+  std::int64_t packed = 0;  ///< the same as packed, padding included
   std::int64_t Source() const {
     return dense_source + expert_source + vector_source + embedding_source;
   }

@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <array>
 #include <cstring>
 #include <type_traits>
 
@@ -53,10 +54,8 @@ class Writer {
     for (T& value : values) Put(value);
   }
   template <typename T>
-    requires std::is_class_v<T>
-  void Put(T& value) {
-    Fields(*this, value);
-  }
+  requires std::is_class_v<T>
+  void Put(T& value) { Fields(*this, value); }
 
   std::vector<std::byte> bytes_;
 };
@@ -72,7 +71,7 @@ constexpr std::uint64_t kLastEnumerator<Epilogue> =
 template <>
 constexpr std::uint64_t kLastEnumerator<Activation> = static_cast<std::uint64_t>(Activation::kSilu);
 template <>
-constexpr std::uint64_t kLastEnumerator<DType> = static_cast<std::uint64_t>(DType::kU8);
+constexpr std::uint64_t kLastEnumerator<DType> = static_cast<std::uint64_t>(DType::kI64);
 template <>
 constexpr std::uint64_t kLastEnumerator<WeightFormat> =
     static_cast<std::uint64_t>(WeightFormat::kMxfp4);
@@ -128,8 +127,8 @@ class Reader {
       std::underlying_type_t<T> raw = 0;
       if (!Raw(&raw, sizeof raw)) return;
       if (raw > kLastEnumerator<T>) {
-        error_ = fmt::format("field {}: at most {} expected, {} found", name_, kLastEnumerator<T>,
-                             raw);
+        error_ =
+            fmt::format("field {}: at most {} expected, {} found", name_, kLastEnumerator<T>, raw);
         return;
       }
       value = static_cast<T>(raw);
@@ -141,8 +140,8 @@ class Reader {
     if (!Raw(size, sizeof *size)) return false;
     // Every element takes at least one byte, so a larger count cannot be honest.
     if (*size > remaining()) {
-      error_ = fmt::format("field {}: {} elements announced, {} bytes left", name_, *size,
-                           remaining());
+      error_ =
+          fmt::format("field {}: {} elements announced, {} bytes left", name_, *size, remaining());
       return false;
     }
     return true;
@@ -168,10 +167,8 @@ class Reader {
     }
   }
   template <typename T>
-    requires std::is_class_v<T>
-  void Get(T& value) {
-    Fields(*this, value);
-  }
+  requires std::is_class_v<T>
+  void Get(T& value) { Fields(*this, value); }
 
   std::span<const std::byte> bytes_;
   std::size_t position_ = 0;
@@ -198,7 +195,8 @@ Result<Program> Deserialize(std::span<const std::byte> bytes) {
   }
   Program program;
   Fields(reader, program);
-  if (!reader.error().empty()) return Fail(ErrorCode::kBadProgram, "program file: {}", reader.error());
+  if (!reader.error().empty())
+    return Fail(ErrorCode::kBadProgram, "program file: {}", reader.error());
   if (reader.remaining() != 0) {
     return Fail(ErrorCode::kBadProgram, "program file: {} bytes after the end of the Program",
                 reader.remaining());

@@ -36,11 +36,14 @@ class StoreProof {
         case Opcode::kFetch:
           MEGALITH_RETURN_IF_ERROR(Request(i, instruction.slot, {instruction.tile, false}));
           break;
-        case Opcode::kFetchNext: MEGALITH_RETURN_IF_ERROR(RequestNext(i, instruction)); break;
+        case Opcode::kFetchNext:
+          MEGALITH_RETURN_IF_ERROR(RequestNext(i, instruction));
+          break;
         case Opcode::kMatmul: {
           Held& held = slots_[instruction.slot];
           if (held.of_next_visit || held.tile != instruction.tile) {
-            return Violation(i, "slot {} does not hold tile {}", instruction.slot, instruction.tile);
+            return Violation(i, "slot {} does not hold tile {}", instruction.slot,
+                             instruction.tile);
           }
           if (!instruction.releases_slot) {
             return Violation(i, "slot {} is never released", instruction.slot);
@@ -63,8 +66,9 @@ class StoreProof {
   template <typename... Args>
   tl::unexpected<Error> Violation(std::size_t instruction, fmt::format_string<Args...> format,
                                   Args&&... args) const {
-    return Fail(ErrorCode::kBadProgram, "V4: segment {} worker {} instruction {}: {}", segment_.name,
-                worker_, instruction, fmt::format(format, std::forward<Args>(args)...));
+    return Fail(ErrorCode::kBadProgram, "V4: segment {} worker {} instruction {}: {}",
+                segment_.name, worker_, instruction,
+                fmt::format(format, std::forward<Args>(args)...));
   }
 
   Status Begin() {

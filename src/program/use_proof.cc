@@ -1,5 +1,5 @@
-// V8: every weight is read exactly once per visit, every output is written exactly once, and nothing
-// is read that the step has not written.
+// V8: every weight is read exactly once per visit, every output is written exactly once, and
+// nothing is read that the step has not written.
 
 #include <algorithm>
 #include <map>
@@ -140,9 +140,8 @@ Status CheckWrites(const Program& program, const Segment& segment, const Writes&
                other.effect.end == write.effect.end;
       });
       if (shares != write.effect.rows.step) {
-        return Fail(ErrorCode::kBadProgram,
-                    "V8: segment {}: {} of {} row shares of {} are written", segment.name, shares,
-                    write.effect.rows.step, name);
+        return Fail(ErrorCode::kBadProgram, "V8: segment {}: {} of {} row shares of {} are written",
+                    segment.name, shares, write.effect.rows.step, name);
       }
     }
   }
@@ -167,9 +166,8 @@ Status CheckStateWrites(const Program& program, const Segment& segment) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       const std::int64_t width = list[i].end - list[i].begin;
       covered += list[i].own_rows ? (list[i].rows.first == 0 ? width : 0) : width;
-      const auto shares = std::count_if(list.begin(), list.end(), [](const Effect& other) {
-        return other.own_rows;
-      });
+      const auto shares = std::count_if(list.begin(), list.end(),
+                                        [](const Effect& other) { return other.own_rows; });
       if (list[i].own_rows && shares != list[i].rows.step) {
         return Fail(ErrorCode::kBadProgram, "V8: segment {}: {} of {} row shares of {} are written",
                     segment.name, shares, list[i].rows.step, buffer.name);
@@ -192,7 +190,11 @@ Status CheckStateWrites(const Program& program, const Segment& segment) {
 /// Walks the step: what a visit reads, it or an earlier visit has written.
 Status CheckReads(const Program& program) {
   std::map<std::uint32_t, Columns> written;
+  std::vector<bool> seen(program.segments.size(), false);
   for (const Visit& visit : program.visits) {
+    // What is written only grows, so a segment's first visit is the hardest.
+    if (seen[visit.segment]) continue;
+    seen[visit.segment] = true;
     const Segment& segment = program.segments[visit.segment];
     for (const auto& [index, list] : CollectWrites(program, segment)) {
       for (const Write& write : list) written[index].Add(write.effect.begin, write.effect.end);

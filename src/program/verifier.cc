@@ -13,8 +13,8 @@ std::vector<SegmentPair> ConsecutivePairs(const Program& program) {
   std::set<std::tuple<std::uint32_t, std::uint32_t, bool>> seen;
   for (std::size_t i = 0; i < program.visits.size(); ++i) {
     const bool wraps = i + 1 == program.visits.size();
-    const SegmentPair pair{program.visits[i].segment,
-                           program.visits[wraps ? 0 : i + 1].segment, wraps};
+    const SegmentPair pair{program.visits[i].segment, program.visits[wraps ? 0 : i + 1].segment,
+                           wraps};
     if (seen.insert({pair.first, pair.second, pair.wraps}).second) pairs.push_back(pair);
   }
   return pairs;

@@ -260,8 +260,8 @@ class WellFormed {
         return Violation("V1", "{}: MXFP4 {} must be read over all inputs, not transposed", what,
                          tensor.name);
       }
-      const std::int64_t panels = CeilDiv(tile.num_outputs, kPanelOutputs) *
-                                  (tile.pair_tensor == kNone ? 1 : 2);
+      const std::int64_t panels =
+          CeilDiv(tile.num_outputs, kPanelOutputs) * (tile.pair_tensor == kNone ? 1 : 2);
       MEGALITH_RETURN_IF_ERROR(InRange(what + " panels", tile.num_panels, panels, panels));
       MEGALITH_RETURN_IF_ERROR(InRange(what + " source bytes", tile.source_bytes, 1, kMaxBytes));
       const bool is_expert = tensor.num_experts > 0;
@@ -348,8 +348,8 @@ class WellFormed {
         const Stream& stream = segment.streams[worker];
         const std::int64_t arena = program_.weight_arena_bytes[worker];
         const std::string whose = fmt::format("{} worker {}", what, worker);
-        MEGALITH_RETURN_IF_ERROR(
-            CheckBase(whose + " weight base", visit.weight_base[worker], stream.weight_bytes, arena));
+        MEGALITH_RETURN_IF_ERROR(CheckBase(whose + " weight base", visit.weight_base[worker],
+                                           stream.weight_bytes, arena));
         weights[worker].Add(visit.weight_base[worker],
                             visit.weight_base[worker] + stream.weight_bytes, what);
         std::int64_t experts = 0;

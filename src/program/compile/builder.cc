@@ -8,8 +8,8 @@
 namespace megalith::program {
 namespace {
 
-constexpr std::int64_t kRowAlignment = 32;     // elements: rows start on a cache line for bf16
-constexpr std::int64_t kArenaAlignment = 64;   // bytes
+constexpr std::int64_t kRowAlignment = 32;    // elements: rows start on a cache line for bf16
+constexpr std::int64_t kArenaAlignment = 64;  // bytes
 
 kernels::PanelFormat ToPanelFormat(WeightFormat format) {
   return format == WeightFormat::kBf16 ? kernels::PanelFormat::kBf16 : kernels::PanelFormat::kMxfp4;
@@ -38,9 +38,15 @@ std::uint32_t ProgramBuilder::AddBuffer(std::string name, BufferKind kind, DType
   Buffer buffer{.name = std::move(name), .kind = kind, .dtype = dtype, .columns = columns};
   buffer.row_stride = RoundUp(std::max<std::int64_t>(columns, 1), kRowAlignment);
   switch (kind) {
-    case BufferKind::kRows: buffer.rows = options.max_rows; break;
-    case BufferKind::kLogitRows: buffer.rows = options.max_logit_rows; break;
-    case BufferKind::kPairs: buffer.rows = options.max_rows * model.moe.num_experts_per_token; break;
+    case BufferKind::kRows:
+      buffer.rows = options.max_rows;
+      break;
+    case BufferKind::kLogitRows:
+      buffer.rows = options.max_logit_rows;
+      break;
+    case BufferKind::kPairs:
+      buffer.rows = options.max_rows * model.moe.num_experts_per_token;
+      break;
     default:
       buffer.rows = 1;
       buffer.row_stride = std::max<std::int64_t>(columns, 1);
@@ -57,7 +63,10 @@ std::uint32_t ProgramBuilder::AddBuffer(std::string name, BufferKind kind, DType
 std::uint32_t ProgramBuilder::AddTensor(std::string name, std::int64_t outputs, std::int64_t inputs,
                                         std::int64_t num_experts) {
   for (std::size_t i = 0; i < program.tensors.size(); ++i) {
-    if (program.tensors[i].name == name) return static_cast<std::uint32_t>(i);
+    const Tensor& tensor = program.tensors[i];
+    if (tensor.name == name && tensor.outputs == outputs && tensor.inputs == inputs) {
+      return static_cast<std::uint32_t>(i);
+    }
   }
   WeightFormat format = num_experts > 0 ? WeightFormat::kMxfp4 : WeightFormat::kBf16;
   if (options.weight_format) format = options.weight_format(name);
@@ -84,7 +93,10 @@ std::uint32_t SegmentBuilder::AddVector(Vector vector) {
 
 std::uint32_t SegmentBuilder::AddVector(std::string name, DType dtype, std::int64_t count,
                                         std::int64_t stored_count) {
-  Vector vector{.name = std::move(name), .dtype = dtype, .count = count};
+  Vector vector;
+  vector.name = std::move(name);
+  vector.dtype = dtype;
+  vector.count = count;
   vector.stored_count = stored_count == 0 ? count : stored_count;
   vector.source_bytes = vector.stored_count * DTypeBytes(dtype);
   return AddVector(std::move(vector));
@@ -92,7 +104,9 @@ std::uint32_t SegmentBuilder::AddVector(std::string name, DType dtype, std::int6
 
 std::uint32_t SegmentBuilder::AddFold(std::string norm_name, std::string proj_name,
                                       std::int64_t count) {
-  Vector vector{.name = std::move(norm_name), .second_name = std::move(proj_name)};
+  Vector vector;
+  vector.name = std::move(norm_name);
+  vector.second_name = std::move(proj_name);
   vector.layout = VectorLayout::kFold;
   vector.dtype = DType::kF32;
   vector.count = vector.stored_count = count;
@@ -101,7 +115,8 @@ std::uint32_t SegmentBuilder::AddFold(std::string norm_name, std::string proj_na
 }
 
 std::uint32_t SegmentBuilder::AddTaps(std::string name, std::int64_t channels, std::int64_t taps) {
-  Vector vector{.name = std::move(name)};
+  Vector vector;
+  vector.name = std::move(name);
   vector.layout = VectorLayout::kTransposed;
   vector.dtype = DType::kF32;
   vector.count = vector.stored_count = channels * taps;
@@ -143,8 +158,7 @@ std::uint32_t SegmentBuilder::AddTile(std::int32_t worker, const Product& produc
   tile.pair_tensor = product.pair_tensor;
   tile.transposed = product.transposed;
   tile.first_output = product.first_output + skipped;
-  tile.num_outputs =
-      std::min(panels.end * kernels::kPanelOutputs, product.num_outputs) - skipped;
+  tile.num_outputs = std::min(panels.end * kernels::kPanelOutputs, product.num_outputs) - skipped;
   tile.first_input = product.first_input;
   tile.num_inputs = product.num_inputs;
   const std::int64_t matrices = product.pair_tensor == kNone ? 1 : 2;
@@ -197,8 +211,8 @@ void SegmentBuilder::EmitLevel(const Product& product, LoadLeveler& leveler) {
 void SegmentBuilder::EmitPerHead(const std::vector<Product>& heads, bool aligned) {
   const std::int64_t panels = NumPanels(heads.front());
   const auto num_heads = static_cast<std::int64_t>(heads.size());
-  const std::vector<Range> ranges =
-      aligned ? SplitEvenly(num_heads, num_workers()) : SplitEvenly(num_heads * panels, num_workers());
+  const std::vector<Range> ranges = aligned ? SplitEvenly(num_heads, num_workers())
+                                            : SplitEvenly(num_heads * panels, num_workers());
   for (std::int32_t worker = 0; worker < num_workers(); ++worker) {
     Range range = ranges[static_cast<std::size_t>(worker)];
     if (aligned) range = {range.begin * panels, range.end * panels};

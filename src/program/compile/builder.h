@@ -1,8 +1,8 @@
 #pragma once
 
 // The Program under construction. SegmentBuilder collects one segment's instructions phase by phase
-// (a phase is one operation spread over the workers); ordering them is left to Synchronize, fetching
-// their weights ahead to ScheduleFetches.
+// (a phase is one operation spread over the workers); ordering them is left to Synchronize,
+// fetching their weights ahead to ScheduleFetches.
 
 #include <cstdint>
 #include <string>
@@ -23,8 +23,8 @@ struct PhasedInstruction {
 
 class ProgramBuilder {
  public:
-  ProgramBuilder(const model::Model& model, const CompileOptions& options)
-      : model(model), options(options) {}
+  ProgramBuilder(const model::Model& source_model, const CompileOptions& compile_options)
+      : model(source_model), options(compile_options) {}
 
   const model::Model& model;
   const CompileOptions& options;
@@ -41,13 +41,12 @@ class ProgramBuilder {
   void set_arena_position(std::int64_t position) { arena_position_ = position; }
   std::int64_t arena_high() const { return arena_high_; }
 
-  /// The tensor of that name, added on first use.
+  /// The tensor of that name and shape, added on first use. The same name may have two shapes in two
+  /// layer kinds (g_proj).
   std::uint32_t AddTensor(std::string name, std::int64_t outputs, std::int64_t inputs,
                           std::int64_t num_experts = 0);
 
-  Operand All(std::uint32_t buffer) const {
-    return {buffer, 0, program.buffers[buffer].columns};
-  }
+  Operand All(std::uint32_t buffer) const { return {buffer, 0, program.buffers[buffer].columns}; }
 
  private:
   std::int64_t arena_position_ = 0;
@@ -63,8 +62,8 @@ struct Product {
   std::int64_t num_outputs = 0;
   std::int64_t first_input = 0;
   std::int64_t num_inputs = 0;
-  Operand in;                  ///< all inputs
-  std::uint32_t out = kNone;   ///< output n goes to column out_begin + n
+  Operand in;                 ///< all inputs
+  std::uint32_t out = kNone;  ///< output n goes to column out_begin + n
   std::int64_t out_begin = 0;
   Epilogue epilogue = Epilogue::kStore;
   std::uint32_t aux = kNone;       ///< same columns as out

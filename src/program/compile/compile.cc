@@ -44,9 +44,10 @@ Status CheckOptions(const CompileOptions& options) {
 Status CheckSupported(const model::Model& model) {
   if (model.CountLayers(model::FeedForward::kMoe) > 0 &&
       !model.moe.routed_expert_hidden_size.has_value()) {
-    return Fail(ErrorCode::kUnsupported,
-                "config.json: routed_expert_hidden_size null (experts at full width, without latent "
-                "projections) is not supported yet");
+    return Fail(
+        ErrorCode::kUnsupported,
+        "config.json: routed_expert_hidden_size null (experts at full width, without latent "
+        "projections) is not supported yet");
   }
   return {};
 }
@@ -98,8 +99,7 @@ class Compiler {
     state.num_mla_layers = static_cast<std::int32_t>(model_.CountLayers(model::Mixer::kMla));
     state.page_tokens = options_.page_tokens;
     state.max_positions = options_.max_positions;
-    state.num_pages =
-        options_.num_slots * CeilDiv(options_.max_positions, options_.page_tokens);
+    state.num_pages = options_.num_slots * CeilDiv(options_.max_positions, options_.page_tokens);
   }
 
   void AddHandOverCounters() {

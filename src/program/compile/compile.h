@@ -19,7 +19,7 @@ struct CompileOptions {
   std::int32_t max_rows = 1;        ///< row bucket
   std::int32_t max_logit_rows = 1;  ///< <= max_rows
   DType activation_dtype = DType::kBf16;
-  std::int32_t num_slots = 1;       ///< sequences that may be alive at once
+  std::int32_t num_slots = 1;  ///< sequences that may be alive at once
   std::int32_t page_tokens = 64;
   std::int32_t max_positions = 4096;  ///< longest sequence; the pool holds num_slots of them
   /// Weight tiles fetched ahead per worker: at most half of a core's L2.

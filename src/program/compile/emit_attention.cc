@@ -14,7 +14,8 @@ std::string Name(std::string_view part) { return kAttention + std::string(part);
 
 /// Whether heads split evenly over the workers and on panel borders: then everything of a head can
 /// stay on one worker and the recurrence needs no join.
-bool HeadsAlign(std::int64_t heads, std::int32_t workers, std::initializer_list<std::int64_t> widths) {
+bool HeadsAlign(std::int64_t heads, std::int32_t workers,
+                std::initializer_list<std::int64_t> widths) {
   if (heads % workers != 0) return false;
   for (std::int64_t width : widths) {
     if (width % kernels::kPanelOutputs != 0) return false;
@@ -40,7 +41,7 @@ void EmitHeads(SegmentBuilder& segment, const Product& product, std::int64_t hea
 void EmitOutputProjection(SegmentBuilder& segment, const LayerBuffers& buffers, std::uint32_t in) {
   segment.BeginPhase("o_proj");
   Product o = segment.Whole(Name("o_proj"), segment.builder.model.hidden_size, in,
-                    buffers.shared.prefix_mid);
+                            buffers.shared.prefix_mid);
   o.epilogue = Epilogue::kAddResidual;
   o.residual = buffers.shared.prefix;
   o.restarts_residual = true;
@@ -67,9 +68,12 @@ void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers) {
     segment.EmitLevel(segment.Whole(Name("g_a_proj"), kda.head_dim, x, own.gate_a), leveler);
   }
   segment.BeginPhase("kda_qkvg");
-  EmitHeads(segment, segment.Whole(Name("q_proj"), width, x, own.q), kda.num_heads, aligned, leveler);
-  EmitHeads(segment, segment.Whole(Name("k_proj"), width, x, own.k), kda.num_heads, aligned, leveler);
-  EmitHeads(segment, segment.Whole(Name("v_proj"), width, x, own.v), kda.num_heads, aligned, leveler);
+  EmitHeads(segment, segment.Whole(Name("q_proj"), width, x, own.q), kda.num_heads, aligned,
+            leveler);
+  EmitHeads(segment, segment.Whole(Name("k_proj"), width, x, own.k), kda.num_heads, aligned,
+            leveler);
+  EmitHeads(segment, segment.Whole(Name("v_proj"), width, x, own.v), kda.num_heads, aligned,
+            leveler);
   if (kda.use_full_rank_gate) {
     EmitHeads(segment, segment.Whole(Name("g_proj"), width, x, own.gate), kda.num_heads, aligned,
               leveler);
@@ -109,16 +113,12 @@ void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers) {
     };
     recurrence.imm[0] = static_cast<std::int32_t>(range.begin);
     recurrence.imm[1] = static_cast<std::int32_t>(range.end);
-    recurrence.operands = {columns(own.q, kda.head_dim),
-                           columns(own.k, kda.head_dim),
-                           columns(own.v, kda.head_dim),
-                           columns(own.gate, kda.head_dim),
-                           columns(own.decay, kda.head_dim),
-                           columns(own.beta, 1),
-                           columns(own.out, kda.head_dim),
-                           columns(own.state, state_width),
-                           columns(own.conv, conv_width),
-                           builder.All(buffers.shared.step_input)};
+    recurrence.operands = {
+        columns(own.q, kda.head_dim),     columns(own.k, kda.head_dim),
+        columns(own.v, kda.head_dim),     columns(own.gate, kda.head_dim),
+        columns(own.decay, kda.head_dim), columns(own.beta, 1),
+        columns(own.out, kda.head_dim),   columns(own.state, state_width),
+        columns(own.conv, conv_width),    builder.All(buffers.shared.step_input)};
     segment.Emit(worker, recurrence);
   }
   EmitOutputProjection(segment, buffers, own.out);
@@ -141,8 +141,8 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   if (mla.q_lora_rank) {
     segment.EmitLevel(segment.Whole(Name("q_a_proj"), *mla.q_lora_rank, x, own.q_a), leveler);
   }
-  segment.EmitLevel(segment.Whole(Name("kv_a_proj_with_mqa"), rank + mla.qk_rope_head_dim, x, own.kv_a),
-                    leveler);
+  segment.EmitLevel(
+      segment.Whole(Name("kv_a_proj_with_mqa"), rank + mla.qk_rope_head_dim, x, own.kv_a), leveler);
 
   segment.BeginPhase("mla_norms");
   if (mla.q_lora_rank) {
@@ -175,8 +175,8 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
 
   segment.BeginPhase("mla_q");
   if (mla.q_lora_rank) {
-    EmitHeads(segment, segment.Whole(Name("q_b_proj"), heads * query_width, own.q_a_norm, own.q), heads,
-              aligned, leveler);
+    EmitHeads(segment, segment.Whole(Name("q_b_proj"), heads * query_width, own.q_a_norm, own.q),
+              heads, aligned, leveler);
   } else {
     EmitHeads(segment, segment.Whole(Name("q_proj"), heads * query_width, x, own.q), heads, aligned,
               leveler);

@@ -50,9 +50,8 @@ void EmitEmbedding(SegmentBuilder& segment, const LayerBuffers& buffers) {
 void EmitHead(SegmentBuilder& segment, const LayerBuffers& buffers) {
   ProgramBuilder& builder = segment.builder;
   const model::Model& model = builder.model;
-  const std::uint32_t head_in = builder.AddBuffer("head_in", BufferKind::kLogitRows,
-                                                  builder.options.activation_dtype,
-                                                  model.hidden_size);
+  const std::uint32_t head_in = builder.AddBuffer(
+      "head_in", BufferKind::kLogitRows, builder.options.activation_dtype, model.hidden_size);
   const std::uint32_t logits =
       builder.AddBuffer("logits", BufferKind::kLogitRows, DType::kF32, model.vocab_size);
 
@@ -108,12 +107,11 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
     own.decay = builder.AddRows("kda_decay", width);
     own.beta = builder.AddRows("kda_beta", kda.num_heads);
     own.out = builder.AddRows("kda_out", width);
-    own.state = builder.AddBuffer(
-        "kda_state", BufferKind::kKdaState, DType::kF32,
-        width * RoundUp<std::int64_t>(kda.head_dim, kernels::kLanes));
-    own.conv = builder.AddBuffer("kda_conv", BufferKind::kConvState,
-                                 builder.options.activation_dtype,
-                                 (kda.short_conv_kernel_size - 1) * 3 * width);
+    own.state = builder.AddBuffer("kda_state", BufferKind::kKdaState, DType::kF32,
+                                  width * RoundUp<std::int64_t>(kda.head_dim, kernels::kLanes));
+    own.conv =
+        builder.AddBuffer("kda_conv", BufferKind::kConvState, builder.options.activation_dtype,
+                          (kda.short_conv_kernel_size - 1) * 3 * width);
     mixer_end = std::max(mixer_end, builder.arena_position());
     builder.set_arena_position(mixer_begin);
   }
@@ -131,9 +129,9 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
     own.latent_out = builder.AddBuffer("mla_latent_out", BufferKind::kRows, DType::kF32,
                                        heads * mla.kv_lora_rank);
     own.out = builder.AddRows("mla_out", heads * mla.v_head_dim);
-    own.cache = builder.AddBuffer("mla_cache", BufferKind::kMlaCache,
-                                  builder.options.activation_dtype,
-                                  mla.kv_lora_rank + mla.qk_rope_head_dim);
+    own.cache =
+        builder.AddBuffer("mla_cache", BufferKind::kMlaCache, builder.options.activation_dtype,
+                          mla.kv_lora_rank + mla.qk_rope_head_dim);
     mixer_end = std::max(mixer_end, builder.arena_position());
   }
   builder.set_arena_position(mixer_end);
@@ -148,20 +146,20 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
   if (model.CountLayers(model::FeedForward::kMoe) > 0) {
     const model::MoeConfig& moe = model.moe;
     MoeBuffers& own = buffers.moe;
-    own.scores = builder.AddBuffer("router_scores", BufferKind::kRows, DType::kF32,
-                                   moe.num_experts);
-    own.ids = builder.AddBuffer("router_ids", BufferKind::kRows, DType::kI32,
-                                moe.num_experts_per_token);
+    own.scores =
+        builder.AddBuffer("router_scores", BufferKind::kRows, DType::kF32, moe.num_experts);
+    own.ids =
+        builder.AddBuffer("router_ids", BufferKind::kRows, DType::kI32, moe.num_experts_per_token);
     own.weights = builder.AddBuffer("router_weights", BufferKind::kRows, DType::kF32,
                                     moe.num_experts_per_token);
     own.plan = builder.AddBuffer(
         "route_plan", BufferKind::kSingle, DType::kI32,
         PlanColumns(moe.num_experts, builder.options.max_rows * moe.num_experts_per_token));
-    own.latent = moe.routed_expert_hidden_size ? builder.AddRows("latent", model.ExpertWidth())
-                                               : kNone;
+    own.latent =
+        moe.routed_expert_hidden_size ? builder.AddRows("latent", model.ExpertWidth()) : kNone;
     own.expert_activated =
-        builder.AddBuffer("expert_activated", BufferKind::kPairs,
-                          builder.options.activation_dtype, moe.moe_intermediate_size);
+        builder.AddBuffer("expert_activated", BufferKind::kPairs, builder.options.activation_dtype,
+                          moe.moe_intermediate_size);
     own.routed = builder.AddRows("routed", model.ExpertWidth());
     own.routed_norm =
         moe.latent_moe_use_norm ? builder.AddRows("routed_norm", model.ExpertWidth()) : kNone;

@@ -9,8 +9,7 @@ namespace {
 Product GateUp(SegmentBuilder& segment, const std::string& prefix, std::int64_t width,
                std::uint32_t in, std::uint32_t out) {
   Product product = segment.Whole(prefix + "gate_proj", width, in, out);
-  product.pair_tensor =
-      segment.builder.AddTensor(prefix + "up_proj", width, product.num_inputs);
+  product.pair_tensor = segment.builder.AddTensor(prefix + "up_proj", width, product.num_inputs);
   product.epilogue = Epilogue::kGatedPair;
   return product;
 }
@@ -51,8 +50,7 @@ class ExpertEmitter {
                                  : Activation::kSilu;
     instruction.imm[0] = static_cast<std::int32_t>(moe_.num_experts);
     instruction.imm[1] = static_cast<std::int32_t>(moe_.num_experts_per_token);
-    const std::int64_t panels =
-        CeilDiv<std::int64_t>(product.num_outputs, kernels::kPanelOutputs);
+    const std::int64_t panels = CeilDiv<std::int64_t>(product.num_outputs, kernels::kPanelOutputs);
     const std::vector<Range> ranges = SplitEvenly(panels, segment_.num_workers());
     for (std::int32_t worker = 0; worker < segment_.num_workers(); ++worker) {
       const Range range = ranges[static_cast<std::size_t>(worker)];
@@ -85,7 +83,7 @@ void EmitDenseFeedForward(SegmentBuilder& segment, const LayerBuffers& buffers) 
                     leveler);
   segment.BeginPhase("mlp_down");
   Product down = segment.Whole("layers.{layer}.mlp.down_proj", model.hidden_size,
-                       buffers.dense.activated, buffers.shared.prefix);
+                               buffers.dense.activated, buffers.shared.prefix);
   down.epilogue = Epilogue::kAddResidual;
   down.residual = buffers.shared.prefix_mid;
   segment.EmitLevel(down, leveler);
@@ -143,7 +141,8 @@ void EmitMoe(SegmentBuilder& segment, const LayerBuffers& buffers) {
   if (has_shared) {
     segment.BeginPhase("shared_gate_up");
     segment.EmitLevel(
-        GateUp(segment, prefix + "shared_experts.", shared_width, x, own.shared_activated), leveler);
+        GateUp(segment, prefix + "shared_experts.", shared_width, x, own.shared_activated),
+        leveler);
   }
 
   ExpertEmitter experts(segment, buffers);
@@ -158,8 +157,8 @@ void EmitMoe(SegmentBuilder& segment, const LayerBuffers& buffers) {
     Instruction norm;
     norm.opcode = Opcode::kRmsNorm;
     norm.trip = Register::kRows;
-    norm.vectors[0] = segment.AddVector(prefix + "routed_expert_norm.weight", DType::kBf16,
-                                        model.ExpertWidth());
+    norm.vectors[0] =
+        segment.AddVector(prefix + "routed_expert_norm.weight", DType::kBf16, model.ExpertWidth());
     norm.scalar[0] = model.rms_norm_eps;
     norm.operands[0] = builder.All(own.routed);
     norm.operands[1] = builder.All(own.routed_norm);
@@ -173,12 +172,12 @@ void EmitMoe(SegmentBuilder& segment, const LayerBuffers& buffers) {
   if (has_shared) {
     segment.BeginPhase("shared_down");
     segment.EmitLevel(segment.Whole(prefix + "shared_experts.down_proj", model.hidden_size,
-                            own.shared_activated, own.shared_out),
+                                    own.shared_activated, own.shared_out),
                       down_leveler);
   }
   segment.BeginPhase("latent_up");
   Product up = segment.Whole(prefix + "routed_expert_up_proj", model.hidden_size, routed,
-                     buffers.shared.prefix);
+                             buffers.shared.prefix);
   up.residual = buffers.shared.prefix_mid;
   up.epilogue = has_shared ? Epilogue::kAddSharedResidual : Epilogue::kAddResidual;
   if (has_shared) up.aux = own.shared_out;

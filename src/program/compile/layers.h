@@ -40,8 +40,9 @@ struct LayerBuffers {
   MoeBuffers moe{};
 };
 
-/// Phase: softmax mix of the residual sources + RMS norm, rows shared out. `part` is "self_attention"
-/// or "mlp"; `norm` names the RMS norm weight; `pushes`: stores the finished block afterwards.
+/// Phase: softmax mix of the residual sources + RMS norm, rows shared out. `part` is
+/// "self_attention" or "mlp"; `norm` names the RMS norm weight; `pushes`: stores the finished block
+/// afterwards.
 void EmitResidualNorm(SegmentBuilder& segment, const LayerBuffers& buffers, const std::string& part,
                       const std::string& norm, std::uint32_t in, std::uint32_t out, bool pushes);
 

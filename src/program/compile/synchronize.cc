@@ -124,7 +124,8 @@ class Synchronizer {
       for (std::size_t i = 0; i < stream.size(); ++i) {
         Instruction& instruction = stream[i].instruction;
         if (instruction.wait_counter != kNone) {
-          instruction.wait_counter = counters.at(static_cast<std::int32_t>(instruction.wait_counter));
+          instruction.wait_counter =
+              counters.at(static_cast<std::int32_t>(instruction.wait_counter));
           instruction.wait_amount = program.counters[instruction.wait_counter].signals_per_visit;
         }
         const bool last_of_phase = i + 1 == stream.size() || stream[i + 1].phase != stream[i].phase;
@@ -138,9 +139,9 @@ class Synchronizer {
 
   SegmentBuilder& builder_;
   std::size_t num_workers_;
-  std::vector<Clock> clocks_;                // per worker
-  std::vector<Clock> signal_clocks_;         // per phase
-  std::vector<std::vector<std::size_t>> signallers_;  // per phase
+  std::vector<Clock> clocks_;                              // per worker
+  std::vector<Clock> signal_clocks_;                       // per phase
+  std::vector<std::vector<std::size_t>> signallers_;       // per phase
   std::map<std::uint32_t, std::vector<PastAccess>> past_;  // by buffer
   std::set<std::int32_t> awaited_;
 };

@@ -6,9 +6,9 @@ namespace megalith::program {
 
 /// Orders a segment's instructions: finds, from their operands, which other workers' phases each
 /// one depends on (reads of what they write, writes over what they read or write), and inserts the
-/// fewest all-join waits that cover it. A phase that somebody waits for gets a counter, signalled by
-/// each of its workers when its last instruction of the phase is done. What a worker produced itself
-/// needs no wait.
+/// fewest all-join waits that cover it. A phase that somebody waits for gets a counter, signalled
+/// by each of its workers when its last instruction of the phase is done. What a worker produced
+/// itself needs no wait.
 void Synchronize(SegmentBuilder& builder);
 
 }  // namespace megalith::program

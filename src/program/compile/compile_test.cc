@@ -1,0 +1,157 @@
+#include "program/compile/compile.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "program/compile/test_models.h"
+#include "program/dump.h"
+#include "program/serialize.h"
+
+namespace megalith::program {
+namespace {
+
+void ExpectVerified(const Program& program, const std::string& what) {
+  const auto verified = Verify(program);
+  EXPECT_TRUE(verified.has_value()) << what << ": " << verified.error().message;
+}
+
+TEST(Compile, EveryWorkerCountAndRowBucketOfTheNanoModelIsProved) {
+  const model::Model model = Nano();
+  for (std::int32_t workers : {1, 2, 3, 4, 5, 7, 16, 64}) {
+    for (std::int32_t rows : {1, 2, 8, 64}) {
+      ExpectVerified(MustCompile(model, Workers(workers, rows)),
+                     fmt::format("{} workers, {} rows", workers, rows));
+    }
+  }
+}
+
+TEST(Compile, EveryGoldenConfigIsProved) {
+  for (const char* name : {"k3-tiny", "k3-odd", "k3-unit", "k3-realdims"}) {
+    const model::Model model = LoadModel(std::string(MEGALITH_TEST_DATA "/golden/") + name);
+    for (std::int32_t workers : {1, 2, 3, 5}) {
+      ExpectVerified(MustCompile(model, Workers(workers, 8)), name);
+    }
+  }
+}
+
+TEST(Compile, Float32ActivationsAreProved) {
+  CompileOptions options = Workers(2, 4);
+  options.activation_dtype = DType::kF32;
+  ExpectVerified(MustCompile(Nano(), options), "f32");
+}
+
+TEST(Compile, RealKimiK3ReadsTheBytesPerTokenOfItsSpecification) {
+  const model::Model model = RealK3();
+  const Program program = MustCompile(model, Workers(64));
+  ExpectVerified(program, "Kimi K3");
+  const StepBytes bytes = CountStepBytes(program, 1, 16);
+  // spec section 8: exact bytes per instance times their number.
+  const std::int64_t dense = 69 * 887'800'832LL + 24 * 464'392'192LL + 726'663'168LL * 2 +
+                             92 * (6'422'528LL * 2 + 896 * 4) + 92 * 51'383'808LL * 2 +
+                             92 * 132'120'576LL * 2 + 93 * 43'008LL * 2 + 21'504 * 2 +
+                             1'174'405'120LL * 2;
+  EXPECT_EQ(bytes.dense_source + bytes.vector_source, dense);
+  EXPECT_EQ(bytes.expert_source, 92LL * 16 * 17'547'264);
+  EXPECT_EQ(bytes.embedding_source, 14'336);
+  EXPECT_EQ(bytes.Source(), dense + 92LL * 16 * 17'547'264 + 14'336);
+  EXPECT_NEAR(static_cast<double>(bytes.Source()), 136.990e9, 5e6);
+  // Padding to whole panels costs next to nothing here; of A_log only the used entries are read.
+  EXPECT_NEAR(static_cast<double>(bytes.packed), static_cast<double>(bytes.Source()), 1e6);
+}
+
+TEST(Compile, RealKimiK3SharesTheBytesEvenly) {
+  const Program program = MustCompile(RealK3(), Workers(64));
+  std::int64_t most = 0;
+  std::int64_t sum = 0;
+  for (std::int64_t bytes : program.weight_arena_bytes) {
+    most = std::max(most, bytes);
+    sum += bytes;
+  }
+  EXPECT_LT(static_cast<double>(most), static_cast<double>(sum) / 64 * 1.05);
+}
+
+TEST(Compile, RealKimiK3WithEightRowsOn64WorkersIsProved) {
+  const model::Model model = RealK3();
+  const auto begin = std::chrono::steady_clock::now();
+  Program program = MustCompile(model, Workers(64, 8));
+  const auto compiled = std::chrono::steady_clock::now();
+  ExpectVerified(program, "Kimi K3, 8 rows");
+  const auto verified = std::chrono::steady_clock::now();
+  const auto milliseconds = [](auto duration) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  };
+  std::printf("compile %ld ms, verify %ld ms, %ld instructions\n",
+              static_cast<long>(milliseconds(compiled - begin)),
+              static_cast<long>(milliseconds(verified - compiled)),
+              static_cast<long>(CountInstructions(program)));
+}
+
+TEST(Compile, RowBucketsShareOneWeightLayout) {
+  const model::Model model = Nano();
+  const Program one = MustCompile(model, Workers(3, 1));
+  const Program many = MustCompile(model, Workers(3, 64));
+  ASSERT_EQ(one.visits.size(), many.visits.size());
+  EXPECT_EQ(one.weight_arena_bytes, many.weight_arena_bytes);
+  for (std::size_t i = 0; i < one.visits.size(); ++i) {
+    EXPECT_EQ(one.visits[i].weight_base, many.visits[i].weight_base);
+    EXPECT_EQ(one.visits[i].expert_base, many.visits[i].expert_base);
+  }
+}
+
+TEST(Compile, SameInputsGiveTheSameHashAndOthersAnother) {
+  const model::Model model = Nano();
+  const std::string hash = ContentHash(MustCompile(model, Workers(2)));
+  EXPECT_EQ(hash, ContentHash(MustCompile(model, Workers(2))));
+  EXPECT_NE(hash, ContentHash(MustCompile(model, Workers(3))));
+  EXPECT_NE(hash, ContentHash(MustCompile(model, Workers(2, 2))));
+}
+
+TEST(Compile, ImpossibleOptionsAreRefusedByName) {
+  const model::Model model = Nano();
+  CompileOptions options = Workers(0);
+  auto program = Compile(model, options);
+  ASSERT_FALSE(program.has_value());
+  EXPECT_NE(program.error().message.find("workers"), std::string::npos);
+  options = Workers(1, 1);
+  options.max_logit_rows = 2;
+  EXPECT_FALSE(Compile(model, options).has_value());
+}
+
+TEST(RowBucket, RoundsUpToTheNextBucket) {
+  EXPECT_EQ(RowBucket(1), 1);
+  EXPECT_EQ(RowBucket(3), 4);
+  EXPECT_EQ(RowBucket(9), 16);
+  EXPECT_EQ(RowBucket(17), 64);
+  EXPECT_EQ(RowBucket(256), 256);
+}
+
+TEST(Serialize, RoundTripKeepsEveryByte) {
+  const Program program = MustCompile(Nano(), Workers(2, 2));
+  const std::vector<std::byte> bytes = Serialize(program);
+  const auto read = Deserialize(bytes);
+  ASSERT_TRUE(read.has_value()) << read.error().message;
+  EXPECT_EQ(Serialize(*read), bytes);
+  ExpectVerified(*read, "read back");
+}
+
+TEST(Deserialize, TruncatedOrExtendedBytesAreRefused) {
+  std::vector<std::byte> bytes = Serialize(MustCompile(Nano(), Workers(1)));
+  for (std::size_t size = 0; size < bytes.size(); size += 1 + size / 3) {
+    EXPECT_FALSE(Deserialize(std::span(bytes).first(size)).has_value()) << size;
+  }
+  bytes.push_back(std::byte{0});
+  EXPECT_FALSE(Deserialize(bytes).has_value());
+}
+
+TEST(Dump, NamesSegmentsTensorsAndTheHash) {
+  const Program program = MustCompile(Nano(), Workers(2));
+  for (const std::string& text : {DumpText(program), DumpJson(program)}) {
+    EXPECT_NE(text.find("kda_moe"), std::string::npos);
+    EXPECT_NE(text.find("layers.{layer}.self_attn.q_proj"), std::string::npos);
+    EXPECT_NE(text.find(ContentHash(program)), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace megalith::program

@@ -1,0 +1,262 @@
+// Mutations of proved Programs: each breaks one property, and the verifier must name it.
+
+#include "program/verifier.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "program/compile/test_models.h"
+
+namespace megalith::program {
+namespace {
+
+Segment& FindSegment(Program& program, std::string_view name) {
+  for (Segment& segment : program.segments) {
+    if (segment.name == name) return segment;
+  }
+  ADD_FAILURE() << "no segment " << name;
+  return program.segments.front();
+}
+
+std::uint32_t FindBuffer(const Program& program, std::string_view name) {
+  for (std::uint32_t i = 0; i < program.buffers.size(); ++i) {
+    if (program.buffers[i].name == name) return i;
+  }
+  ADD_FAILURE() << "no buffer " << name;
+  return 0;
+}
+
+/// The n-th instruction of the opcode on the worker.
+Instruction& Find(Segment& segment, std::size_t worker, Opcode opcode, int n = 0) {
+  for (Instruction& instruction : segment.streams[worker].instructions) {
+    if (instruction.opcode == opcode && n-- == 0) return instruction;
+  }
+  ADD_FAILURE() << "no " << Info(opcode).name << " in " << segment.name;
+  return segment.streams[worker].instructions.front();
+}
+
+struct Mutation {
+  const char* name;
+  const char* property;  ///< what the message must name
+  std::function<void(Program&)> apply;
+};
+
+void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.name; }
+
+class VerifierMutation : public testing::TestWithParam<Mutation> {};
+
+TEST_P(VerifierMutation, IsRejected) {
+  Program program = MustCompile(Nano(), Workers(3, 2));
+  ASSERT_TRUE(Verify(program).has_value());
+  GetParam().apply(program);
+  const auto verified = Verify(std::move(program));
+  ASSERT_FALSE(verified.has_value()) << "the mutated Program passed";
+  EXPECT_EQ(verified.error().code, ErrorCode::kBadProgram);
+  EXPECT_NE(verified.error().message.find(GetParam().property), std::string::npos)
+      << verified.error().message;
+}
+
+/// The first instruction of the worker that waits for a counter of its own segment.
+Instruction& FirstWait(Program& program, Segment& segment, std::size_t worker) {
+  for (Instruction& instruction : segment.streams[worker].instructions) {
+    if (instruction.wait_counter != kNone &&
+        program.counters[instruction.wait_counter].scope == CounterScope::kSegment) {
+      return instruction;
+    }
+  }
+  ADD_FAILURE() << "no wait";
+  return segment.streams[worker].instructions.front();
+}
+
+const Mutation kMutations[] = {
+    {"DroppedWait", "V5",
+     [](Program& p) {
+       Instruction& wait = FirstWait(p, FindSegment(p, "kda_moe"), 1);
+       wait.wait_counter = kNone;
+       wait.wait_amount = 0;
+     }},
+    {"DroppedHandOverWait", "V",
+     [](Program& p) {
+       Instruction& wait = Find(FindSegment(p, "mla_moe"), 2, Opcode::kWait);
+       wait.wait_counter = kNone;
+       wait.wait_amount = 0;
+     }},
+    {"LoweredTarget", "V3",
+     [](Program& p) { FirstWait(p, FindSegment(p, "kda_moe"), 1).wait_amount -= 1; }},
+    {"RaisedTarget", "V3",
+     [](Program& p) { FirstWait(p, FindSegment(p, "kda_moe"), 1).wait_amount += 1; }},
+    {"LoweredTargetAndSignalCount", "V3",
+     [](Program& p) {
+       Instruction& wait = FirstWait(p, FindSegment(p, "kda_moe"), 1);
+       p.counters[wait.wait_counter].signals_per_visit -= 1;
+       for (Segment& segment : p.segments) {
+         for (Stream& stream : segment.streams) {
+           for (Instruction& instruction : stream.instructions) {
+             if (instruction.wait_counter == wait.wait_counter && &instruction != &wait) {
+               instruction.wait_amount -= 1;
+             }
+           }
+         }
+       }
+       wait.wait_amount -= 1;
+     }},
+    {"DroppedSignal", "V3",
+     [](Program& p) {
+       for (Instruction& i : FindSegment(p, "mla_moe").streams[0].instructions) {
+         if (i.signal_counter != kNone) {
+           i.signal_counter = kNone;
+           i.signal_amount = 0;
+           return;
+         }
+       }
+     }},
+    {"SignalMovedBeforeTheWork", "V2",
+     [](Program& p) {
+       // The output projection of worker 0 signals already at the instruction before it.
+       auto& stream = FindSegment(p, "kda_moe").streams[0].instructions;
+       for (std::size_t i = 1; i < stream.size(); ++i) {
+         if (stream[i].opcode == Opcode::kMatmul && stream[i].epilogue == Epilogue::kAddResidual) {
+           ASSERT_NE(stream[i].signal_counter, kNone);
+           std::swap(stream[i].signal_counter, stream[i - 1].signal_counter);
+           std::swap(stream[i].signal_amount, stream[i - 1].signal_amount);
+           return;
+         }
+       }
+     }},
+    {"CrossedWaitsDeadlock", "V2",
+     [](Program& p) {
+       // Everybody waits for the last phase before doing the first.
+       Segment& segment = FindSegment(p, "kda_moe");
+       std::uint32_t last = kNone;
+       for (const Instruction& i : segment.streams[0].instructions) {
+         if (i.wait_counter != kNone &&
+             p.counters[i.wait_counter].scope == CounterScope::kSegment) {
+           last = i.wait_counter;
+         }
+       }
+       Instruction& first = Find(segment, 0, Opcode::kAttnResNorm);
+       first.wait_counter = last;
+       first.wait_amount = p.counters[last].signals_per_visit;
+     }},
+    {"SwappedSlot", "V4",
+     [](Program& p) {
+       Segment& segment = FindSegment(p, "kda_moe");
+       std::swap(Find(segment, 1, Opcode::kMatmul, 0).slot,
+                 Find(segment, 1, Opcode::kMatmul, 1).slot);
+     }},
+    {"SlotNeverReleased", "V4",
+     [](Program& p) { Find(FindSegment(p, "kda_moe"), 1, Opcode::kMatmul).releases_slot = false; }},
+    {"FetchIntoOccupiedSlot", "V4",
+     [](Program& p) {
+       Instruction& fetch = Find(FindSegment(p, "kda_moe"), 1, Opcode::kFetch);
+       fetch.slot = (fetch.slot + 1) % 4;
+     }},
+    {"PrologueNeverRequested", "V4",
+     [](Program& p) {
+       auto& stream = FindSegment(p, "mla_moe").streams[1].instructions;
+       stream.erase(std::find_if(stream.begin(), stream.end(), [](const Instruction& i) {
+         return i.opcode == Opcode::kFetchNext;
+       }));
+     }},
+    {"AliasedBuffers", "V5",
+     [](Program& p) {
+       p.buffers[FindBuffer(p, "kda_q")].offset = p.buffers[FindBuffer(p, "kda_k")].offset;
+     }},
+    {"AliasedResidual", "V5",
+     [](Program& p) {
+       p.buffers[FindBuffer(p, "prefix_mid")].offset = p.buffers[FindBuffer(p, "prefix")].offset;
+     }},
+    {"DoubledTile", "V8",
+     [](Program& p) {
+       auto& tiles = FindSegment(p, "kda_moe").streams[0].tiles;
+       Tile& tile = tiles[Find(FindSegment(p, "kda_moe"), 0, Opcode::kMatmul).tile];
+       tile.first_output += tile.first_output == 0 ? 1 : -1;
+     }},
+    {"MissingTile", "V",
+     [](Program& p) {
+       auto& stream = FindSegment(p, "head").streams[1];
+       auto matmul = std::find_if(stream.instructions.begin(), stream.instructions.end(),
+                                  [](const Instruction& i) { return i.opcode == Opcode::kMatmul; });
+       matmul->operands[1].end -= 16;
+       stream.tiles[matmul->tile].num_outputs -= 16;
+       stream.tiles[matmul->tile].num_panels -= 1;
+     }},
+    {"TileReadTwice", "V",
+     [](Program& p) {
+       auto& stream = FindSegment(p, "kda_moe").streams[0].instructions;
+       const auto experts = std::find_if(stream.begin(), stream.end(), [](const Instruction& i) {
+         return i.opcode == Opcode::kExpertDown;
+       });
+       Instruction copy = *experts;
+       copy.wait_counter = copy.signal_counter = kNone;
+       copy.signal_amount = copy.wait_amount = 0;
+       stream.insert(experts, copy);
+     }},
+    {"UnboundedTripCount", "V7",
+     [](Program& p) {
+       p.registers[static_cast<std::size_t>(Register::kActiveExperts)].max_value = 1'000'000;
+     }},
+    {"RowsBeyondTheBuffers", "V7",
+     [](Program& p) { p.registers[static_cast<std::size_t>(Register::kRows)].max_value = 3; }},
+    {"BufferWithTooFewRows", "V7", [](Program& p) { p.buffers[FindBuffer(p, "kda_q")].rows = 1; }},
+    {"PairsWithTooFewRows", "V7",
+     [](Program& p) { p.buffers[FindBuffer(p, "expert_activated")].rows = 7; }},
+    {"WrongTripRegister", "V7",
+     [](Program& p) {
+       Find(FindSegment(p, "kda_moe"), 0, Opcode::kMatmul).trip = Register::kActiveExperts;
+     }},
+    {"WeightBaseOutsideItsArena", "V1",
+     [](Program& p) { p.visits[3].weight_base[1] = p.weight_arena_bytes[1]; }},
+    {"WeightBaseOfAnotherVisit", "V1",
+     [](Program& p) { p.visits[3].weight_base[1] = p.visits[2].weight_base[1]; }},
+    {"ExpertBaseOverWeights", "V1",
+     [](Program& p) { p.visits[3].expert_base[0] = p.visits[3].weight_base[0]; }},
+    {"StateOfAnotherLayer", "V1",
+     [](Program& p) { p.visits[3].state_index = p.visits[2].state_index; }},
+    {"StateBeyondTheLayers", "V1",
+     [](Program& p) { p.visits[3].state_index = p.state.num_kda_layers; }},
+    {"VectorBaseMisaligned", "V1", [](Program& p) { p.visits[3].vector_base += 4; }},
+    {"TileOutsideItsTensor", "V1",
+     [](Program& p) { FindSegment(p, "head").streams[2].tiles[0].first_output += 16; }},
+    {"OperandOutsideItsBuffer", "V1",
+     [](Program& p) {
+       Find(FindSegment(p, "kda_moe"), 0, Opcode::kKda).operands[6].end += 1'000'000;
+     }},
+    {"UnknownCounter", "V1",
+     [](Program& p) { FirstWait(p, FindSegment(p, "kda_moe"), 0).wait_counter = 12345; }},
+    {"WrongBlockCount", "V1", [](Program& p) { p.visits[5].num_blocks += 1; }},
+    {"DroppedRowShare", "V",
+     [](Program& p) { Find(FindSegment(p, "mla_moe"), 1, Opcode::kAttnResNorm).rows.first = 0; }},
+    {"SignalBeforeTheWorkIsDone", "V5",
+     [](Program& p) {
+       // Worker 0 announces the latents when it has only its queries.
+       Segment& segment = FindSegment(p, "mla_moe");
+       Instruction& queries = Find(segment, 0, Opcode::kMatmul, 0);
+       Instruction& latents = Find(segment, 0, Opcode::kMatmul, 1);
+       ASSERT_NE(latents.signal_counter, kNone);
+       std::swap(queries.signal_counter, latents.signal_counter);
+       std::swap(queries.signal_amount, latents.signal_amount);
+     }},
+    {"OutputNeverWritten", "V8",
+     [](Program& p) {
+       // Worker 0's share of the recurrence is given to nobody, and nobody waits for it.
+       auto& stream = FindSegment(p, "kda_moe").streams[0].instructions;
+       const auto kda = std::find_if(stream.begin(), stream.end(),
+                                     [](const Instruction& i) { return i.opcode == Opcode::kKda; });
+       const std::uint32_t counter = kda->signal_counter;
+       stream.erase(kda);
+       p.counters[counter].signals_per_visit -= 1;
+       for (Stream& other : FindSegment(p, "kda_moe").streams) {
+         for (Instruction& i : other.instructions) {
+           if (i.wait_counter == counter) i.wait_amount -= 1;
+         }
+       }
+     }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Each, VerifierMutation, testing::ValuesIn(kMutations),
+                         [](const auto& mutation) { return mutation.param.name; });
+
+}  // namespace
+}  // namespace megalith::program
