@@ -86,11 +86,11 @@ std::string GapText(const std::string& directory, const ShardIndex& index) {
 
 }  // namespace
 
-Result<ShardIndex> ParseShardIndex(std::string_view json, std::string_view source) {
-  const simdjson::padded_string padded(json);
-  dom::parser parser;
+Result<ShardIndex> ParseShardIndex(std::string json, std::string_view source) {
+  json.reserve(json.size() + simdjson::SIMDJSON_PADDING);
+  const auto parser = std::make_shared<dom::parser>();  // owns the strings of the document
   dom::element document;
-  if (const auto error = parser.parse(padded).get(document)) {
+  if (const auto error = parser->parse(json.data(), json.size(), false).get(document)) {
     return Fail(ErrorCode::kBadFile, "{}: not valid JSON: {}", source,
                 simdjson::error_message(error));
   }
@@ -117,7 +117,6 @@ Result<ShardIndex> ParseShardIndex(std::string_view json, std::string_view sourc
   if (!weight_map) return Fail(ErrorCode::kBadFile, "{}: weight_map is missing", source);
 
   std::unordered_map<std::string_view, std::uint32_t> shard_ids;
-  std::size_t name_bytes = 0;
   for (const dom::key_value_pair field : *weight_map) {
     std::string_view shard;
     if (field.value.get(shard) != simdjson::SUCCESS || !IsPlainShardName(shard)) {
@@ -127,7 +126,6 @@ Result<ShardIndex> ParseShardIndex(std::string_view json, std::string_view sourc
                   shard.empty() ? std::string() : fmt::format(", '{}' found", Quote(shard)));
     }
     shard_ids.try_emplace(shard, 0);
-    name_bytes += field.key.size();
   }
   for (const auto& [name, id] : shard_ids) index.shard_names.emplace_back(name);
   std::sort(index.shard_names.begin(), index.shard_names.end());
@@ -135,14 +133,11 @@ Result<ShardIndex> ParseShardIndex(std::string_view json, std::string_view sourc
     shard_ids[index.shard_names[i]] = static_cast<std::uint32_t>(i);
   }
 
-  index.names = std::make_unique<std::string>();
-  index.names->reserve(name_bytes);  // no reallocation: the views below stay valid
+  index.owner = parser;
+  index.weight_map.reserve(weight_map->size());
   for (const dom::key_value_pair field : *weight_map) {
-    const std::size_t offset = index.names->size();
-    index.names->append(field.key);
     const std::string_view shard = field.value.get_string().value_unsafe();
-    index.weight_map.emplace_back(std::string_view(*index.names).substr(offset),
-                                  shard_ids.find(shard)->second);
+    index.weight_map.emplace_back(field.key, shard_ids.find(shard)->second);
   }
   return index;
 }

@@ -255,8 +255,8 @@ Result<ShardSet> ShardSet::Open(const std::string& directory) {
   std::optional<ShardIndex> index;
   const std::string index_path = JoinPath(directory, kIndexName);
   if (fs::exists(index_path, error)) {
-    MEGALITH_ASSIGN_OR_RETURN(const std::string json, ReadTextFile(index_path, kMaxIndexBytes));
-    MEGALITH_ASSIGN_OR_RETURN(index, ParseShardIndex(json, index_path));
+    MEGALITH_ASSIGN_OR_RETURN(std::string json, ReadTextFile(index_path, kMaxIndexBytes));
+    MEGALITH_ASSIGN_OR_RETURN(index, ParseShardIndex(std::move(json), index_path));
     MEGALITH_RETURN_IF_ERROR(CheckShardsExist(directory, *index));
   } else if (!fs::exists(JoinPath(directory, kSingleName), error)) {
     return Fail(ErrorCode::kNotFound, "{}: neither {} nor {} found; {}", directory, kIndexName,
