@@ -153,4 +153,18 @@ const KernelTable<Bf16>& Bf16Kernels(Isa isa) {
 
 const KernelTable<float>& Float32Kernels() { return portable::Float32Table(); }
 
+const MathTable& Math(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx2:
+      return avx2::Math();
+    case Isa::kAvx512:
+      return avx512::Math();
+    case Isa::kAvx512Bf16:
+      return avx512_bf16::Math();
+    case Isa::kPortable:
+      break;
+  }
+  return portable::Math();
+}
+
 }  // namespace megalith::kernels

@@ -141,7 +141,7 @@ inline float Tanh(float x) {
   const float magnitude = std::fabs(x);
   if (magnitude < kTanhSmall) {
     const float square = x * x;
-    return x + (x * square) * Polynomial(kTanh, square);
+    return std::copysign(magnitude + (magnitude * square) * Polynomial(kTanh, square), x);
   }
   const float e = Exp(magnitude + magnitude);
   return std::copysign(1.0f - 2.0f / (e + 1.0f), x);
@@ -150,9 +150,10 @@ inline float Tanh(float x) {
 /// log(1 + e^x) = max(x, 0) + log(1 + e^-|x|).
 inline float Softplus(float x) {
   const float z = Exp(-std::fabs(x));
-  const float s = z / (2.0f + z);
+  const float twice_s = (z + z) / (2.0f + z);  // s itself would underflow before z does
+  const float s = twice_s * 0.5f;
   const float square = s * s;
-  const float log = (s + s) + (s * square) * Polynomial(constants::kLog1p, square);
+  const float log = twice_s + (s * square) * Polynomial(constants::kLog1p, square);
   return (x > 0.0f ? x : 0.0f) + log;
 }
 

@@ -23,6 +23,8 @@ const KernelTable<Bf16>& Bf16Table() {
   return table;
 }
 
+const MathTable& Math() { return kMath; }
+
 }  // namespace megalith::kernels::avx2
 
 #ifdef __clang__

@@ -24,6 +24,8 @@ const KernelTable<Bf16>& Bf16Table() {
   return table;
 }
 
+const MathTable& Math() { return kMath; }
+
 }  // namespace megalith::kernels::avx512
 
 #ifdef __clang__

@@ -26,6 +26,8 @@ const KernelTable<Bf16>& Bf16Table() {
   return table;
 }
 
+const MathTable& Math() { return kMath; }
+
 }  // namespace megalith::kernels::avx512_bf16
 
 #ifdef __clang__

@@ -18,4 +18,6 @@ const KernelTable<float>& Float32Table() {
   return table;
 }
 
+const MathTable& Math() { return kMath; }
+
 }  // namespace megalith::kernels::portable

@@ -42,17 +42,18 @@ inline Vec TanhOf(Vec x) {
   const Vec one = Set1(1.0f);
   const Vec magnitude = Abs(x);
   const Vec square = x * x;
-  const Vec small = x + (x * square) * PolynomialOf(kTanh, square);
+  const Vec small = magnitude + (magnitude * square) * PolynomialOf(kTanh, square);
   const Vec e = ExpOf(magnitude + magnitude);
-  const Vec large = CopySign(one - Set1(2.0f) / (e + one), x);
-  return Select(Less(magnitude, Set1(kTanhSmall)), small, large);
+  const Vec large = one - Set1(2.0f) / (e + one);
+  return CopySign(Select(Less(magnitude, Set1(kTanhSmall)), small, large), x);
 }
 
 inline Vec SoftplusOf(Vec x) {
   const Vec z = ExpOf(Zero() - Abs(x));
-  const Vec s = z / (Set1(2.0f) + z);
+  const Vec twice_s = (z + z) / (Set1(2.0f) + z);
+  const Vec s = twice_s * Set1(0.5f);
   const Vec square = s * s;
-  const Vec log = (s + s) + (s * square) * PolynomialOf(constants::kLog1p, square);
+  const Vec log = twice_s + (s * square) * PolynomialOf(constants::kLog1p, square);
   return Select(Less(Zero(), x), x, Zero()) + log;
 }
 

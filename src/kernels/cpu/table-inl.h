@@ -35,4 +35,14 @@ KernelTable<Act> MakeTable() {
   return table;
 }
 
+template <Vec (*kFunction)(Vec)>
+void ApplyToArray(const float* in, std::int64_t count, float* out) {
+  ForEachVector(count, [&](std::int64_t i, std::int64_t n) {
+    StoreUpTo(kFunction(LoadUpTo(in + i, n)), out + i, n);
+  });
+}
+
+inline constexpr MathTable kMath = {ApplyToArray<ExpOf>, ApplyToArray<SigmoidOf>,
+                                    ApplyToArray<TanhOf>, ApplyToArray<SoftplusOf>};
+
 }  // namespace megalith::kernels::MEGALITH_PATH

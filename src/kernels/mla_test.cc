@@ -1,0 +1,144 @@
+#include <algorithm>
+
+#include "kernels/reference/reference.h"
+#include "kernels/test_paths.h"
+
+namespace megalith::kernels {
+namespace {
+
+using test::Buffer;
+using test::Random;
+using test::SameBits;
+
+/// One head of one row over a shuffled page pool.
+template <typename Act>
+struct MlaCase {
+  MlaCase(std::int64_t rank_count, std::int64_t extra_count, std::int64_t num_positions,
+          std::int64_t tokens_per_page, std::int64_t split_count, std::uint64_t seed)
+      : rank(rank_count),
+        extra(extra_count),
+        positions(num_positions),
+        page_tokens(tokens_per_page),
+        split(split_count),
+        latent_query(rank_count, 1),
+        extra_query(extra_count, 3),
+        pages(CeilDiv(num_positions, tokens_per_page)),
+        cache((CeilDiv(num_positions, tokens_per_page) + 2) * tokens_per_page *
+                  (rank_count + extra_count),
+              1),
+        out(rank_count, 1),
+        scratch(MlaScratchFloats(rank_count, split_count)) {
+    Random random(seed);
+    latent_query.FillNormal(random);
+    extra_query.FillNormal(random);
+    // Pages in descending order, the first two unused. Tokens beyond the context are NaN.
+    cache.Fill([] { return std::numeric_limits<float>::quiet_NaN(); });
+    for (std::int64_t i = 0; i < pages.size(); ++i) {
+      pages[i] = static_cast<std::int32_t>(pages.size() + 1 - i);
+    }
+    for (std::int64_t p = 0; p < positions; ++p) {
+      for (std::int64_t c = 0; c < rank + extra; ++c) Row(p)[c] = RoundTo<Act>(random.Normal());
+    }
+  }
+  Act* Row(std::int64_t position) {
+    return cache.data() +
+           (pages[position / page_tokens] * page_tokens + position % page_tokens) * (rank + extra);
+  }
+  MlaAttentionArgs<Act> Args() {
+    return {latent_query.data(), extra_query.data(), rank,  extra, cache.data(), pages.data(),
+            page_tokens,         positions,          split, 0.15f, out.data(),   scratch.data()};
+  }
+  std::int64_t rank, extra, positions, page_tokens, split;
+  Buffer<float> latent_query;
+  Buffer<Act> extra_query;
+  Buffer<std::int32_t> pages;
+  Buffer<Act> cache;
+  Buffer<float> out;
+  Buffer<float> scratch;
+};
+
+class MlaAttentionTest : public test::PathTest {};
+
+TEST_P(MlaAttentionTest, EveryShapeMatchesReference) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    const std::int64_t shapes[][2] = {{1, 1},  {16, 8},   {17, 3},  {32, 16},
+                                      {40, 0}, {144, 33}, {512, 64}};
+    for (const auto& shape : shapes) {
+      for (const std::int64_t positions : {1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 70, 133}) {
+        SCOPED_TRACE("rank " + std::to_string(shape[0]) + " extra " + std::to_string(shape[1]) +
+                     " positions " + std::to_string(positions));
+        const std::int64_t page_tokens = 1 + positions % 7;
+        MlaCase<Act> c(shape[0], shape[1], positions, page_tokens, 32,
+                       static_cast<std::uint64_t>(positions));
+        reference::MlaAttention(c.Args());
+        const Buffer<float> expected(c.out);
+        c.out.Fill([] { return 0.0f; });
+        table.mla_attention(c.Args());
+        EXPECT_TRUE(SameBits(c.out, expected));
+        EXPECT_TRUE(c.out.CanariesIntact());
+        EXPECT_TRUE(c.scratch.CanariesIntact());
+      }
+    }
+  });
+}
+
+TEST_P(MlaAttentionTest, PageSizeDoesNotChangeBits) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    MlaCase<Act> small(40, 8, 100, 3, 32, 5);
+    MlaCase<Act> large(40, 8, 100, 64, 32, 5);
+    table.mla_attention(small.Args());
+    table.mla_attention(large.Args());
+    EXPECT_TRUE(SameBits(small.out, large.out));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, MlaAttentionTest, ::testing::ValuesIn(test::kAllPaths),
+                         test::PathName);
+
+// Softmax attention in double, without parts. A score is off by about (additions + 2) half-ulps of
+// the sum of its products' magnitudes; that is the relative error of a probability, twice for the
+// division; the sum over the positions adds one half-ulp each.
+TEST(ReferenceMlaAttention, EqualsSoftmaxOverTheWholeContext) {
+  const ScopedFlushDenormals flush;
+  MlaCase<float> c(48, 8, 150, 16, 32, 9);
+  reference::MlaAttention(c.Args());
+  std::vector<double> scores(150);
+  double max = -1e300;
+  double score_magnitude = 0.0;
+  for (std::int64_t p = 0; p < 150; ++p) {
+    double dot = 0.0;
+    double magnitude = 0.0;
+    for (std::int64_t i = 0; i < 56; ++i) {
+      const float query = i < 48 ? c.latent_query[i] : c.extra_query[i - 48];
+      const double product = static_cast<double>(query) * static_cast<double>(c.Row(p)[i]);
+      dot += product;
+      magnitude += std::fabs(product);
+    }
+    scores[static_cast<std::size_t>(p)] = dot * static_cast<double>(0.15f);
+    score_magnitude = std::max(score_magnitude, magnitude * static_cast<double>(0.15f));
+    max = std::max(max, scores[static_cast<std::size_t>(p)]);
+  }
+  double total = 0.0;
+  for (double& score : scores) total += score = std::exp(score - max);
+  const double relative = (2.0 * (4 + 4 + 2 + 4) * score_magnitude + 2.0 * 10 + 150.0) * 0x1p-24;
+  for (std::int64_t i = 0; i < 48; ++i) {
+    double expected = 0.0;
+    double magnitude = 0.0;
+    for (std::int64_t p = 0; p < 150; ++p) {
+      const double term =
+          scores[static_cast<std::size_t>(p)] / total * static_cast<double>(c.Row(p)[i]);
+      expected += term;
+      magnitude += std::fabs(term);
+    }
+    EXPECT_NEAR(static_cast<double>(c.out[i]), expected, relative * magnitude) << i;
+  }
+}
+
+TEST(ReferenceMlaAttention, OnePositionReturnsItsLatent) {
+  MlaCase<Bf16> c(33, 4, 1, 16, 32, 2);
+  reference::MlaAttention(c.Args());
+  for (std::int64_t i = 0; i < 33; ++i) EXPECT_EQ(c.out[i], ToFloat(c.Row(0)[i]));
+}
+
+}  // namespace
+}  // namespace megalith::kernels
