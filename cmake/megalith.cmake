@@ -5,7 +5,7 @@ find_package(Threads REQUIRED)
 add_library(megalith_options INTERFACE)
 target_compile_features(megalith_options INTERFACE cxx_std_20)
 # Same bits are a contract: the compiler must not fuse a*b+c on its own.
-target_compile_options(megalith_options INTERFACE -Wall -Wextra -Wshadow -Wconversion
+target_compile_options(megalith_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -Wshadow -Wconversion
                                                   -ffp-contract=off)
 target_include_directories(megalith_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(megalith_options INTERFACE Threads::Threads)
@@ -30,6 +30,11 @@ function(megalith_library name)
   add_library(megalith_${name} STATIC ${ARG_SOURCES})
   add_library(megalith::${name} ALIAS megalith_${name})
   target_link_libraries(megalith_${name} PUBLIC megalith_options ${ARG_DEPENDS})
+  # Those that ship are checked by tests/symbols_test.cc.
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/src/"
+     AND NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "/testing$")
+    set_property(GLOBAL APPEND PROPERTY MEGALITH_LIBRARIES megalith_${name})
+  endif()
 endfunction()
 
 # megalith_test(<name> SOURCES ... DEPENDS ... [LABELS ...]): one GoogleTest binary, each case a

@@ -1,0 +1,179 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/clock.h"
+#include "base/topology.h"
+#include "exec/cpu/engine.h"
+#include "exec/reference/interpreter.h"
+#include "program/compile/compile.h"
+
+namespace megalith::engine {
+namespace {
+
+constexpr std::int32_t kPageTokens = 64;
+
+/// Storage of the matrices a Program names, from which tensors exist. A segment serves many layers,
+/// so one name must be stored one way in all of them.
+class StoredFormats {
+ public:
+  explicit StoredFormats(const weights::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+
+  program::WeightFormat operator()(std::string_view name) {
+    std::optional<weights::MatrixFormat> format;
+    const auto num_layers = static_cast<std::int64_t>(checkpoint_.model().layers.size());
+    for (std::int64_t layer = 0; layer < num_layers; ++layer) {
+      const std::string filled =
+          exec::FillName(exec::FillName(name, "{layer}", layer), "{expert}", 0);
+      const auto matrix = checkpoint_.FindMatrix(filled);
+      if (!matrix) continue;  // a layer of another kind
+      if (format.value_or(matrix->format) != matrix->format && mixed_.empty()) mixed_ = filled;
+      format = matrix->format;
+      if (filled == name) break;
+    }
+    return format == weights::MatrixFormat::kMxfp4 ? program::WeightFormat::kMxfp4
+                                                   : program::WeightFormat::kBf16;
+  }
+
+  /// A matrix stored otherwise than in an earlier layer; empty if there is none.
+  const std::string& mixed() const { return mixed_; }
+
+ private:
+  const weights::Checkpoint& checkpoint_;
+  std::string mixed_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
+                                             const EngineOptions& options) {
+  const std::int64_t start = NowNs();
+  MEGALITH_ASSIGN_OR_RETURN(weights::Checkpoint checkpoint, weights::Checkpoint::Open(directory));
+  std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint)));
+  const std::int64_t compile_start = NowNs();
+  MEGALITH_RETURN_IF_ERROR(engine->Compile(options));
+  engine->timings_.compile_seconds = SecondsSince(compile_start);
+  MEGALITH_RETURN_IF_ERROR(engine->MakeExecutor(options));
+  MEGALITH_RETURN_IF_ERROR(engine->CheckFirstStep());
+  engine->timings_.load_seconds = SecondsSince(start) - engine->timings_.compile_seconds;
+  return engine;
+}
+
+Status Engine::Compile(const EngineOptions& options) {
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
+  if (options.num_workers < 0) {
+    return Fail(ErrorCode::kUsage, "workers: at least 1 expected, {} given", options.num_workers);
+  }
+  num_workers_ = options.num_workers > 0 ? options.num_workers : DefaultWorkers(topology);
+  const std::int64_t model_positions = model().max_position_embeddings;
+  if (options.max_positions < 0 || options.max_positions > model_positions) {
+    return Fail(ErrorCode::kOutOfRange, "context: 1 to {} tokens for this model, {} asked for",
+                model_positions, options.max_positions);
+  }
+  max_positions_ = options.max_positions > 0 ? options.max_positions
+                                             : static_cast<std::int32_t>(model_positions);
+  if (options.rows_per_step < 1 || options.rows_per_step > program::kMaxRowBucket) {
+    return Fail(ErrorCode::kUsage, "rows per step: 1 to {} expected, {} given",
+                program::kMaxRowBucket, options.rows_per_step);
+  }
+  rows_per_step_ = options.rows_per_step;
+
+  model::Model compiled = model();
+  if (options.lora_norm_uses_rms_eps) compiled.lora_norm_eps = compiled.rms_norm_eps;
+  StoredFormats formats(checkpoint_);
+  program::CompileOptions compile;
+  compile.num_workers = num_workers_;
+  compile.activation_dtype = options.activation_dtype;
+  compile.num_slots = options.num_sequences;
+  compile.page_tokens = std::min(kPageTokens, max_positions_);
+  compile.max_positions = max_positions_;
+  if (const auto l2_bytes = static_cast<std::int64_t>(topology.CacheBytes(2)); l2_bytes > 0) {
+    compile.store_slot_bytes = std::max<std::int64_t>(l2_bytes / 2 / compile.store_slots, 64 << 10);
+  }
+  compile.weight_format = [&formats](std::string_view name) { return formats(name); };
+
+  std::vector<std::int32_t> buckets = {1};
+  const std::int32_t largest = program::RowBucket(rows_per_step_);
+  // A rest of a prompt of up to 8 tokens need not pay for the largest bucket's buffers.
+  if (largest > 8) buckets.push_back(8);
+  if (largest > 1) buckets.push_back(largest);
+  for (const std::int32_t bucket : buckets) {
+    compile.max_rows = bucket;
+    compile.max_logit_rows = std::clamp(options.logit_rows_per_step, 1, bucket);
+    MEGALITH_ASSIGN_OR_RETURN(program::Program program, program::Compile(compiled, compile));
+    if (!formats.mixed().empty()) {
+      return Fail(ErrorCode::kUnsupported,
+                  "tensor {}: stored in another format than in the layers before it, which is not "
+                  "supported",
+                  formats.mixed());
+    }
+    MEGALITH_ASSIGN_OR_RETURN(program::VerifiedProgram verified,
+                              program::Verify(std::move(program)));
+    programs_.push_back(std::move(verified));
+  }
+  program_hash_ = programs_.front().hash();
+  bytes_per_token_ =
+      program::CountStepBytes(*programs_.front(), 1, model().moe.num_experts_per_token).Source();
+  return {};
+}
+
+Status Engine::MakeExecutor(const EngineOptions& options) {
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
+  WorkerPlacement placement = PlaceWorkers(topology, num_workers_);
+  exec::PackOptions pack;
+  pack.huge_pages = options.huge_pages;
+  pack.worker_cpus = placement.cpus;
+  pack.progress = options.progress;
+  pack.cancel = options.cancel;
+  MEGALITH_ASSIGN_OR_RETURN(exec::PackedWeights weights,
+                            exec::PackedWeights::Pack(*programs_.front(), checkpoint_, pack));
+  weights_.emplace(std::move(weights));
+
+  if (options.executor == ExecutorKind::kReference) {
+    isa_name_ = "reference";
+    MEGALITH_ASSIGN_OR_RETURN(executor_, exec::MakeReferenceExecutor(programs_, *weights_, {}));
+    return {};
+  }
+  kernels::Isa isa = kernels::Isa::kPortable;
+  if (options.isa) {
+    isa = *options.isa;
+  } else if (options.activation_dtype == DType::kBf16) {
+    MEGALITH_ASSIGN_OR_RETURN(isa, kernels::SelectIsa());
+  }
+  isa_name_ = kernels::IsaName(isa);
+  exec::CpuEngineOptions cpu;
+  cpu.isa = isa;
+  cpu.placement = std::move(placement);
+  cpu.huge_pages = options.huge_pages;
+  MEGALITH_ASSIGN_OR_RETURN(executor_, exec::MakeCpuEngine(programs_, *weights_, std::move(cpu)));
+  return {};
+}
+
+/// A wrong checkpoint (a dead head, scales from another file) often loads without complaint; its
+/// logits show it at the first token.
+Status Engine::CheckFirstStep() {
+  const std::int32_t token = static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(model().bos_token_id, 0, model().vocab_size - 1));
+  const exec::Run run{0, 0, 1};
+  const std::int32_t logit_row = 0;
+  MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits,
+                            executor_->Step({{&run, 1}, {&token, 1}, {&logit_row, 1}}));
+  const std::span<const float> row = logits.Row(0);
+  const auto bad = std::find_if(row.begin(), row.end(), [](float x) { return !std::isfinite(x); });
+  if (bad != row.end()) {
+    return Fail(ErrorCode::kNumeric,
+                "{}: the first step's logit of token {} is {}: the weights cannot be right",
+                checkpoint_.directory(), bad - row.begin(), *bad);
+  }
+  if (row.size() > 1 &&
+      std::all_of(row.begin(), row.end(), [&row](float x) { return x == row[0]; })) {
+    return Fail(ErrorCode::kNumeric,
+                "{}: the first step's logits are all {}: the weights cannot be right",
+                checkpoint_.directory(), row[0]);
+  }
+  return executor_->ReleaseSlot(0);
+}
+
+}  // namespace megalith::engine

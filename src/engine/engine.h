@@ -1,0 +1,90 @@
+#pragma once
+
+// A loaded model: checkpoint -> Programs (one per row bucket), proved -> packed weights ->
+// executor. Sequences (sequence.h) run on it, one step at a time.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/cancel.h"
+#include "base/progress.h"
+#include "base/result.h"
+#include "exec/executor.h"
+#include "exec/packed_weights.h"
+#include "kernels/kernel_table.h"
+#include "program/program.h"
+#include "program/verifier.h"
+#include "weights/checkpoint.h"
+
+namespace megalith::engine {
+
+enum class ExecutorKind { kCpu, kReference };
+
+struct EngineOptions {
+  ExecutorKind executor = ExecutorKind::kCpu;
+  std::int32_t num_workers = 0;           ///< 0: one per physical core this process may use
+  std::optional<kernels::Isa> isa;        ///< empty: the best the CPU has, or MEGALITH_FORCE_ISA
+  DType activation_dtype = DType::kBf16;  ///< kF32: no activation rounding (portable path only)
+  std::int32_t num_sequences = 1;         ///< that may be alive at once
+  std::int32_t max_positions = 0;         ///< longest sequence; 0: what the model allows
+  std::int32_t rows_per_step = 64;        ///< largest step; prompts are cut into such steps
+  std::int32_t logit_rows_per_step = 1;   ///< most rows of a step whose logits are wanted
+  HugePages huge_pages = HugePages::kMadvise;
+  bool lora_norm_uses_rms_eps = false;  ///< eps of q_a/kv_a norms: rms_norm_eps instead of 1e-6
+  ProgressCallback progress;
+  const CancelFlag* cancel = nullptr;
+};
+
+struct LoadTimings {
+  double compile_seconds = 0.0;  ///< Programs and their proofs
+  double load_seconds = 0.0;     ///< headers, packing, first step
+};
+
+class Engine {
+ public:
+  /// Errors: those of Checkpoint::Open, program::Compile, Verify, PackedWeights::Pack and the
+  /// executors; kNumeric if a first step gives logits that are not finite or all equal (a
+  /// checkpoint that cannot be right).
+  static Result<std::unique_ptr<Engine>> Load(const std::string& directory,
+                                              const EngineOptions& options);
+
+  const model::Model& model() const { return checkpoint_.model(); }
+  const weights::Checkpoint& checkpoint() const { return checkpoint_; }
+  exec::Executor& executor() { return *executor_; }
+  const LoadTimings& timings() const { return timings_; }
+  /// Name of the instruction-set path that runs, e.g. "avx512"; "reference" for the interpreter.
+  const std::string& isa_name() const { return isa_name_; }
+  std::int32_t num_workers() const { return num_workers_; }
+  std::int32_t max_positions() const { return max_positions_; }
+  std::int32_t rows_per_step() const { return rows_per_step_; }
+  /// Content hash of the one-row Program.
+  const std::string& program_hash() const { return program_hash_; }
+  /// Checkpoint bytes that one decoded token reads.
+  std::int64_t bytes_per_token() const { return bytes_per_token_; }
+  std::string Describe() const { return executor_->Describe(); }
+
+ private:
+  explicit Engine(weights::Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  Status Compile(const EngineOptions& options);
+  Status MakeExecutor(const EngineOptions& options);
+  Status CheckFirstStep();
+
+  weights::Checkpoint checkpoint_;
+  std::vector<program::VerifiedProgram> programs_;
+  std::optional<exec::PackedWeights> weights_;
+  std::unique_ptr<exec::Executor> executor_;  // uses weights_: declared after, destroyed before
+  LoadTimings timings_;
+  std::string isa_name_;
+  std::string program_hash_;
+  std::int32_t num_workers_ = 0;
+  std::int32_t max_positions_ = 0;
+  std::int32_t rows_per_step_ = 0;
+  std::int64_t bytes_per_token_ = 0;
+};
+
+}  // namespace megalith::engine
