@@ -25,8 +25,9 @@ std::vector<double> Shares(const SamplingOptions& options, const std::vector<flo
   Sampler sampler(options);
   std::vector<double> shares(logits.size(), 0.0);
   for (int position = 0; position < kDraws; ++position) {
-    shares[static_cast<std::size_t>(sampler.Sample(logits, position).value())] += 1.0 / kDraws;
+    shares[static_cast<std::size_t>(sampler.Sample(logits, position).value())] += 1.0;
   }
+  for (double& share : shares) share /= kDraws;
   return shares;
 }
 
