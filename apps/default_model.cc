@@ -48,4 +48,10 @@ Result<std::string> ResolveModel(const std::string& argument) {
               tried);
 }
 
+Result<std::string> ResolveConfig(const std::string& argument) {
+  std::error_code error;
+  if (!argument.empty() && fs::is_regular_file(argument, error)) return argument;
+  return ResolveModel(argument);
+}
+
 }  // namespace megalith::apps

@@ -12,4 +12,7 @@ namespace megalith::apps {
 /// tried.
 Result<std::string> ResolveModel(const std::string& argument);
 
+/// The same, for commands that need only a config: `argument` may also be a config.json.
+Result<std::string> ResolveConfig(const std::string& argument);
+
 }  // namespace megalith::apps

@@ -65,6 +65,13 @@ ExitCode Run(int argc, char** argv) {
   app.failure_message(FailureMessage);
   Cli cli;
   cli.cancel = CatchInterrupts();
+  RegisterRun(app, cli);
+  RegisterChat(app, cli);
+  RegisterScore(app, cli);
+  RegisterTokenize(app, cli);
+  RegisterDetokenize(app, cli);
+  RegisterInspect(app, cli);
+  RegisterCompile(app, cli);
   RegisterDoctor(app, cli);
 
   if (const Status status = CheckCommandName(app, argc, argv); !status) return Report(status);

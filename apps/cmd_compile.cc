@@ -1,0 +1,169 @@
+// megalith compile: the Program of a model and machine, from config.json alone.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/clock.h"
+#include "base/topology.h"
+#include "base/units.h"
+#include "cli.h"
+#include "commands.h"
+#include "default_model.h"
+#include "model/config.h"
+#include "program/compile/compile.h"
+#include "program/dump.h"
+#include "program/verifier.h"
+
+namespace megalith::apps {
+namespace {
+
+struct Options {
+  std::string model;
+  std::int32_t rows = 1;
+  bool dump = false;
+  bool json = false;
+};
+
+struct Figures {
+  double compile_ms = 0.0;
+  double verify_ms = 0.0;
+  std::int64_t tiles = 0;
+  std::int64_t active_experts = 0;
+  program::StepBytes bytes;
+  std::int64_t most_worker_bytes = 0;
+  std::int64_t mean_worker_bytes = 0;
+};
+
+/// Distinct experts that `rows` independent rows are expected to choose.
+std::int64_t ExpectedExperts(const model::MoeConfig& moe, std::int64_t rows) {
+  if (moe.num_experts == 0) return 0;
+  const auto experts = static_cast<double>(moe.num_experts);
+  const double missed = std::pow(1.0 - static_cast<double>(moe.num_experts_per_token) / experts,
+                                 static_cast<double>(rows));
+  return std::llround(experts * (1.0 - missed));
+}
+
+Figures Measure(const program::Program& program, const model::Model& model, std::int32_t rows) {
+  Figures figures;
+  figures.active_experts = ExpectedExperts(model.moe, rows);
+  figures.bytes = program::CountStepBytes(program, rows, figures.active_experts);
+  for (const program::Segment& segment : program.segments) {
+    for (const program::Stream& stream : segment.streams) {
+      figures.tiles += static_cast<std::int64_t>(stream.tiles.size());
+    }
+  }
+  for (const std::int64_t bytes : program.weight_arena_bytes) {
+    figures.most_worker_bytes = std::max(figures.most_worker_bytes, bytes);
+    figures.mean_worker_bytes += bytes / program.num_workers;
+  }
+  return figures;
+}
+
+void PrintText(const program::VerifiedProgram& program, const Figures& figures) {
+  const program::StepBytes& bytes = figures.bytes;
+  fmt::print("program {}\n", program.hash());
+  fmt::print("  {} workers, {} rows, {} segments, {} visits\n", program->num_workers,
+             program->max_rows, program->segments.size(), program->visits.size());
+  fmt::print("  {} instructions, {} counters, {} weight tiles\n",
+             program::CountInstructions(*program), program->counters.size(), figures.tiles);
+  fmt::print(
+      "  reads {} bytes a step as stored: dense {}, {} experts a layer {}, vectors {}, "
+      "embedding {}\n",
+      bytes.Source(), bytes.dense_source, figures.active_experts, bytes.expert_source,
+      bytes.vector_source, bytes.embedding_source);
+  fmt::print("  packed layout {:+} bytes ({:+.4f} %)\n", bytes.packed - bytes.Source(),
+             100.0 * static_cast<double>(bytes.packed - bytes.Source()) /
+                 static_cast<double>(bytes.Source()));
+  fmt::print("  packed weights {} a worker, fullest {}\n",
+             FormatBytes(static_cast<std::uint64_t>(figures.mean_worker_bytes)),
+             FormatBytes(static_cast<std::uint64_t>(figures.most_worker_bytes)));
+  fmt::print("  activations {}\n",
+             FormatBytes(static_cast<std::uint64_t>(program->activation_arena_bytes)));
+  fmt::print("  compiled in {:.1f} ms, verified in {:.1f} ms\n", figures.compile_ms,
+             figures.verify_ms);
+}
+
+void PrintJson(const program::VerifiedProgram& program, const Figures& figures) {
+  const program::StepBytes& bytes = figures.bytes;
+  const nlohmann::ordered_json json = {{"hash", program.hash()},
+                                       {"workers", program->num_workers},
+                                       {"rows", program->max_rows},
+                                       {"segments", program->segments.size()},
+                                       {"visits", program->visits.size()},
+                                       {"instructions", program::CountInstructions(*program)},
+                                       {"counters", program->counters.size()},
+                                       {"tiles", figures.tiles},
+                                       {"bytes",
+                                        {{"per_step", bytes.Source()},
+                                         {"dense", bytes.dense_source},
+                                         {"experts", bytes.expert_source},
+                                         {"active_experts_per_layer", figures.active_experts},
+                                         {"vectors", bytes.vector_source},
+                                         {"embedding", bytes.embedding_source},
+                                         {"packed", bytes.packed},
+                                         {"layout_overhead", bytes.packed - bytes.Source()},
+                                         {"largest_worker_arena", figures.most_worker_bytes},
+                                         {"activations", program->activation_arena_bytes}}},
+                                       {"compile_ms", figures.compile_ms},
+                                       {"verify_ms", figures.verify_ms}};
+  fmt::print("{}\n", json.dump(2));
+}
+
+Status Compile(const Options& options, const Cli& cli) {
+  MEGALITH_ASSIGN_OR_RETURN(const std::string path, ResolveConfig(options.model));
+  MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(path));
+  program::CompileOptions compile;
+  compile.num_workers = cli.common.workers;
+  if (compile.num_workers == 0) {
+    MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
+    compile.num_workers = DefaultWorkers(topology);
+  }
+  if (!config.model.declares_mxfp4_experts) {
+    compile.weight_format = [](std::string_view) { return program::WeightFormat::kBf16; };
+  }
+  compile.max_rows = options.rows;
+  compile.max_logit_rows = options.rows;
+  const std::int64_t start = NowNs();
+  MEGALITH_ASSIGN_OR_RETURN(program::Program program, program::Compile(config.model, compile));
+  const std::int64_t compiled = NowNs();
+  MEGALITH_ASSIGN_OR_RETURN(const program::VerifiedProgram verified,
+                            program::Verify(std::move(program)));
+  const std::int64_t proved = NowNs();
+
+  Figures figures = Measure(*verified, config.model, options.rows);
+  figures.compile_ms = static_cast<double>(compiled - start) * 1e-6;
+  figures.verify_ms = static_cast<double>(proved - compiled) * 1e-6;
+  if (options.dump) {
+    fmt::print("{}\n", options.json ? program::DumpJson(*verified) : program::DumpText(*verified));
+  } else if (options.json) {
+    PrintJson(verified, figures);
+  } else {
+    PrintText(verified, figures);
+  }
+  return {};
+}
+
+}  // namespace
+
+void RegisterCompile(CLI::App& app, Cli& cli) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command =
+      AddCommand(app, cli, "compile", "Compile and prove the Program of a model, from config.json",
+                 "megalith compile models/k3-nano\n"
+                 "megalith compile Kimi-K3/config.json --workers 64 --rows 8 --json\n"
+                 "megalith compile models/k3-nano --workers 2 --dump",
+                 [options, &cli] { return Compile(*options, cli); });
+  AddModelArgument(*command, options->model);
+  command->add_option("--rows", options->rows, "Rows (tokens) a step may hold")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command->add_flag("--dump", options->dump, "Print every instruction (as JSON with --json)");
+  command->add_flag("--json", options->json, "One JSON object instead of text");
+}
+
+}  // namespace megalith::apps

@@ -1,0 +1,113 @@
+// megalith score: teacher-forced logits of given tokens, for comparison with other engines.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/npy.h"
+#include "cli.h"
+#include "commands.h"
+#include "default_model.h"
+#include "loading.h"
+#include "progress_bar.h"
+
+namespace megalith::apps {
+namespace {
+
+struct ScoreOptions {
+  std::string model;
+  std::string ids;
+  std::string logits_out;
+  std::string engine = "cpu";
+  std::string activations = "bf16";
+  std::int32_t rows_per_step = 64;
+};
+
+Status Score(const ScoreOptions& options, const Cli& cli) {
+  MEGALITH_ASSIGN_OR_RETURN(const std::vector<std::int32_t> ids, ParseIds(options.ids));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
+  engine::EngineOptions load;
+  load.executor =
+      options.engine == "cpu" ? engine::ExecutorKind::kCpu : engine::ExecutorKind::kReference;
+  load.activation_dtype = options.activations == "bf16" ? DType::kBf16 : DType::kF32;
+  load.rows_per_step = options.rows_per_step;
+  load.logit_rows_per_step = options.rows_per_step;
+  load.max_positions = static_cast<std::int32_t>(ids.size());
+  MEGALITH_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
+                            LoadEngine(directory, cli, std::move(load)));
+
+  ProgressBar bar(cli.common.quiet);
+  const std::int64_t start = NowNs();
+  const auto vocab_size = static_cast<std::size_t>(engine->model().vocab_size);
+  std::vector<float> logits;
+  logits.reserve(ids.size() * vocab_size);
+  for (std::size_t done = 0; done < ids.size();) {
+    MEGALITH_RETURN_IF_ERROR(CheckCancelled(cli.cancel, "score"));
+    const std::size_t count =
+        std::min(ids.size() - done, static_cast<std::size_t>(options.rows_per_step));
+    std::vector<std::int32_t> rows(count);
+    std::iota(rows.begin(), rows.end(), 0);
+    const exec::Run run{0, static_cast<std::int32_t>(done), static_cast<std::int32_t>(count)};
+    MEGALITH_ASSIGN_OR_RETURN(
+        const exec::Logits step,
+        engine->executor().Step({{&run, 1}, std::span(ids).subspan(done, count), rows}));
+    for (std::size_t row = 0; row < count; ++row) {
+      const std::span<const float> values = step.Row(static_cast<std::int64_t>(row));
+      logits.insert(logits.end(), values.begin(), values.end());
+    }
+    done += count;
+    bar.Update({"score tokens", done, ids.size(), false});
+  }
+  bar.Clear();
+  const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(ids.size()),
+                                           static_cast<std::int64_t>(vocab_size)};
+  MEGALITH_RETURN_IF_ERROR(
+      WriteNpy(options.logits_out, DType::kF32, shape, std::as_bytes(std::span(logits))));
+  if (!cli.common.quiet) {
+    fmt::print(stderr, "{} tokens at {:.1f} tok/s, {}, logits [{}, {}] in {}\n", ids.size(),
+               static_cast<double>(ids.size()) / SecondsSince(start), engine->isa_name(), shape[0],
+               shape[1], options.logits_out);
+  }
+  return {};
+}
+
+}  // namespace
+
+void RegisterScore(CLI::App& app, Cli& cli) {
+  const auto options = std::make_shared<ScoreOptions>();
+  CLI::App* command = AddCommand(
+      app, cli, "score", "Write the logits after every given token (float32 .npy [tokens, vocab])",
+      "megalith score models/k3-nano --ids 3840,3077,259 --logits-out logits.npy\n"
+      "megalith score models/k3-nano --ids 3840,3077,259 --logits-out logits.npy "
+      "--activations fp32\n"
+      "megalith score models/k3-nano --ids 3840,3077,259 --logits-out logits.npy "
+      "--engine reference --rows-per-step 1",
+      [options, &cli] { return Score(*options, cli); });
+  AddModelArgument(*command, options->model);
+  command->add_option("--ids", options->ids, "Token ids, separated by commas")
+      ->type_name("IDS")
+      ->required();
+  command->add_option("--logits-out", options->logits_out, "File to write")
+      ->type_name("F.npy")
+      ->required();
+  command->add_option("--engine", options->engine, "cpu, or reference: the interpreter")
+      ->check(CLI::IsMember({"cpu", "reference"}))
+      ->capture_default_str();
+  command
+      ->add_option("--activations", options->activations,
+                   "bf16, or fp32: no rounding of activations (portable path)")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
+  command
+      ->add_option("--rows-per-step", options->rows_per_step,
+                   "Tokens per step; does not change the result")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+}
+
+}  // namespace megalith::apps

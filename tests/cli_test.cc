@@ -1,0 +1,177 @@
+// The program as a user starts it: exit codes, and what goes to stdout and what to stderr.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace megalith {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int exit_code;  ///< -1: ended by a signal
+  std::string out;
+  std::string err;
+};
+
+std::string ReadAll(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Runs the program with arguments as a shell would take them. `before`: assignments of variables.
+Outcome Megalith(const std::string& arguments, const std::string& before = "") {
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  const fs::path stem =
+      fs::path(testing::TempDir()) / (std::string("cli_") + test->test_suite_name() + test->name());
+  const std::string out = stem.string() + ".out";
+  const std::string err = stem.string() + ".err";
+  const std::string command = "env -u MEGALITH_FORCE_ISA -u MEGALITH_MODEL " + before + " '" +
+                              MEGALITH_PROGRAM + "' " + arguments + " </dev/null >'" + out +
+                              "' 2>'" + err + "'";
+  const int status = std::system(command.c_str());
+  Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadAll(out), ReadAll(err)};
+  fs::remove(out);
+  fs::remove(err);
+  return outcome;
+}
+
+/// The commands that `megalith --help` lists.
+std::vector<std::string> Commands() {
+  std::istringstream help(Megalith("--help").out);
+  std::vector<std::string> commands;
+  bool listed = false;
+  for (std::string line; std::getline(help, line);) {
+    if (listed && line.starts_with("  ") && line.size() > 2 && line[2] != ' ') {
+      commands.push_back(line.substr(2, line.find(' ', 2) - 2));
+    }
+    listed = listed || line.starts_with("Subcommands:");
+  }
+  return commands;
+}
+
+TEST(CommandLine, WithoutACommandIsWrongUse) {
+  const Outcome outcome = Megalith("");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_NE(outcome.err, "");
+}
+
+TEST(CommandLine, UnknownCommandNamesTheKnownOnes) {
+  const Outcome outcome = Megalith("no-such-command --json");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_NE(outcome.err.find("no-such-command"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("doctor"), std::string::npos) << outcome.err;
+}
+
+TEST(CommandLine, HelpAndVersionAreResults) {
+  for (const char* option : {"--help", "--version"}) {
+    const Outcome outcome = Megalith(option);
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_NE(outcome.out.find(option == std::string("--help") ? "Usage" : "megalith "),
+              std::string::npos)
+        << outcome.out;
+    EXPECT_EQ(outcome.err, "");
+  }
+}
+
+TEST(CommandLine, EveryCommandHasHelpWithExamplesAndRefusesUnknownOptions) {
+  const std::vector<std::string> commands = Commands();
+  ASSERT_FALSE(commands.empty());
+  for (const std::string& command : commands) {
+    const Outcome help = Megalith(command + " --help");
+    EXPECT_EQ(help.exit_code, 0) << command;
+    EXPECT_NE(help.out.find("Examples:\n  megalith " + command), std::string::npos) << help.out;
+    EXPECT_EQ(help.err, "") << command;
+    const Outcome unknown = Megalith(command + " --no-such-option");
+    EXPECT_EQ(unknown.exit_code, 2) << command;
+    EXPECT_NE(unknown.err.find("--no-such-option"), std::string::npos) << unknown.err;
+    EXPECT_EQ(unknown.out, "") << command;
+  }
+}
+
+TEST(CommandLine, WrongIsaAndWorkersAreWrongUse) {
+  for (const char* option : {"--isa z80", "--workers 0", "--workers -3", "--workers many"}) {
+    const Outcome outcome = Megalith(std::string("doctor --no-bandwidth ") + option);
+    EXPECT_EQ(outcome.exit_code, 2) << option;
+    EXPECT_EQ(outcome.out, "") << option;
+    EXPECT_NE(outcome.err, "") << option;
+  }
+  EXPECT_EQ(Megalith("doctor --no-bandwidth", "MEGALITH_FORCE_ISA=z80").exit_code, 2);
+}
+
+TEST(CommandLine, ResultsThatCannotBeWrittenAreAFailure) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  const std::string command =
+      std::string("'") + MEGALITH_PROGRAM + "' doctor --no-bandwidth >/dev/full 2>/dev/null";
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST(Doctor, JsonDescribesTheMachine) {
+  const Outcome outcome = Megalith("doctor --json --no-bandwidth --isa portable --workers 1");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const auto json = nlohmann::json::parse(outcome.out, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << outcome.out;
+  EXPECT_GT(json["memory"]["total_bytes"].get<std::uint64_t>(), 0U);
+  EXPECT_FALSE(json["topology"]["cores"].empty());
+  EXPECT_EQ(json["workers"]["count"], 1);
+  EXPECT_TRUE(json["read_bandwidth"].empty());
+  int num_selected = 0;
+  for (const auto& path : json["processor"]["kernel_paths"]) {
+    if (path["selected"] == true) {
+      ++num_selected;
+      EXPECT_EQ(path["name"], "portable");
+      EXPECT_EQ(path["usable"], true);
+    }
+  }
+  EXPECT_EQ(num_selected, 1);
+}
+
+TEST(Doctor, EveryUsablePathCanBeForcedByOptionAndVariable) {
+  const auto json =
+      nlohmann::json::parse(Megalith("doctor --json --no-bandwidth").out, nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  for (const auto& path : json["processor"]["kernel_paths"]) {
+    const std::string name = path["name"];
+    const bool usable = path["usable"];
+    const std::string selected =
+        name + (name.size() < 12 ? std::string(12 - name.size(), ' ') : "") + " usable, selected";
+    for (const bool by_variable : {false, true}) {
+      const Outcome outcome = by_variable
+                                  ? Megalith("doctor --no-bandwidth", "MEGALITH_FORCE_ISA=" + name)
+                                  : Megalith("doctor --no-bandwidth --isa " + name);
+      EXPECT_EQ(outcome.exit_code, usable ? 0 : 2) << name << outcome.err;
+      EXPECT_EQ(outcome.out.find(selected) != std::string::npos, usable) << name << outcome.out;
+    }
+  }
+}
+
+TEST(Doctor, BandwidthIsMeasuredForOneAndAllWorkers) {
+  const Outcome outcome = Megalith("doctor --json --workers 2");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out, nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  ASSERT_EQ(json["read_bandwidth"].size(), 2U);
+  EXPECT_EQ(json["read_bandwidth"][0]["num_threads"], 1);
+  EXPECT_EQ(json["read_bandwidth"][1]["num_threads"], 2);
+  for (const auto& entry : json["read_bandwidth"]) {
+    EXPECT_GT(entry["best_gb_per_s"].get<double>(), 0);
+    EXPECT_GE(entry["total_bytes"].get<std::uint64_t>(), std::uint64_t{1} << 20);
+  }
+}
+
+}  // namespace
+}  // namespace megalith
