@@ -51,6 +51,7 @@ class CensusTaker {
       : shards_(shards), prefix_(prefix), found_(shards.num_tensors(), false) {}
 
   void Visit(const TensorRule& rule, std::string_view name) {
+    note_.clear();
     if (rule.kind == TensorKind::kMatrix) {
       VisitMatrix(rule, name);
       return;
@@ -86,8 +87,8 @@ class CensusTaker {
     if (!id) return std::nullopt;
     found_[*id] = true;
     if (!shards_.IsIndexed(*id)) {
-      absent_.Add(fmt::format("{} (it lies in {}, but the index does not list it)", stored_name_,
-                              ShardName(*id)));
+      note_ = fmt::format(" ({} lies in {}, but the index does not list it)", stored_name_,
+                          ShardName(*id));
       return std::nullopt;
     }
     return id;
@@ -168,7 +169,7 @@ class CensusTaker {
     return stem;
   }
   void Absent(std::string_view name, std::string_view ending) {
-    absent_.Add(StoredStem(name) + std::string(ending));
+    absent_.Add(StoredStem(name) + std::string(ending) + note_);
   }
   std::string_view ShardName(std::size_t id) const {
     return shards_.ShardName(shards_.At(id).shard);
@@ -178,6 +179,7 @@ class CensusTaker {
   NamePrefix prefix_;
   std::vector<bool> found_;
   std::string stored_name_;
+  std::string note_;  // why a tensor that is there counts as absent
   Census census_;
   Listing absent_;
   Listing wrong_;

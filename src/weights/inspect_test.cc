@@ -1,0 +1,182 @@
+#include "weights/inspect.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "tools/fake_checkpoint.h"
+#include "tools/temp_dir.h"
+
+namespace megalith::weights {
+namespace {
+
+using nlohmann::json;
+
+const std::string kData = MEGALITH_TEST_DATA;
+
+std::uint64_t PerToken(const InspectReport& report, model::Part part) {
+  return report.parts[static_cast<std::size_t>(part)].bytes_per_token;
+}
+
+/// Numbers of the specification, sections 3, 7 and 8.
+void ExpectReleasedModel(const InspectReport& report) {
+  using model::Part;
+  EXPECT_EQ(report.num_expected, 497'052u);
+  EXPECT_EQ(PerToken(report, Part::kKda), 69ull * 887'800'832ull);
+  EXPECT_EQ(PerToken(report, Part::kMla), 24ull * 464'392'192ull);
+  EXPECT_EQ(PerToken(report, Part::kDenseFfn), 2ull * 726'663'168ull);
+  EXPECT_EQ(PerToken(report, Part::kRouter), 92ull * (2 * 6'422'528ull + 4 * 896));
+  EXPECT_EQ(PerToken(report, Part::kLatent), 92ull * 2 * 51'383'808ull);
+  EXPECT_EQ(PerToken(report, Part::kSharedExperts), 92ull * 2 * 132'120'576ull);
+  EXPECT_EQ(PerToken(report, Part::kNorms), 2ull * (93 * 43'008 + 21'504));
+  EXPECT_EQ(PerToken(report, Part::kHead), 2ull * 1'174'405'120ull);
+  EXPECT_EQ(PerToken(report, Part::kEmbedding), 14'336u);
+  EXPECT_EQ(PerToken(report, Part::kExperts), 92ull * 16 * 17'547'264ull);
+  // 111.161 GB dense, 136.990 GB in all, 104.19 G active of 2779.484 G parameters.
+  EXPECT_EQ(report.dense_bytes_per_token(), 111'160'730'624u);
+  EXPECT_EQ(report.bytes_per_token(), 136'990'317'568u);
+  EXPECT_EQ(report.parameters_per_token() / 10'000'000, 10'418u);
+  EXPECT_EQ(report.stored().num_parameters, 2'779'484'478'208u);
+  EXPECT_EQ(report.stored().num_bytes, 1'559'965'606'912u);
+
+  EXPECT_EQ(report.state.kda_recurrent_bytes, 434'110'464u);
+  EXPECT_EQ(report.state.kda_conv_bytes, 15'261'696u);
+  EXPECT_EQ(report.state.mla_bytes_per_token, 27'648u);
+  EXPECT_EQ(report.state.residual_block_bytes, 129'024u);
+  EXPECT_EQ(report.plan.context_tokens, 1'048'576);
+  EXPECT_EQ(report.plan.mla_bytes, 28'991'029'248u);
+  EXPECT_EQ(report.plan.total_bytes,
+            report.plan.weight_bytes + report.plan.kda_bytes + report.plan.mla_bytes);
+}
+
+TEST(Inspect, ReleasedConfigAloneGivesTheNumbersOfTheSpecification) {
+  const auto report = Inspect(kData + "/kimi-k3-config.json", {});
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_FALSE(report->files);
+  ExpectReleasedModel(*report);
+}
+
+TEST(Inspect, FullSizeCheckpointIsReadFromItsHeaders) {
+  const tools::TempDir temp;
+  const auto config = ReadTextFile(kData + "/kimi-k3-config.json", 1 << 20);
+  ASSERT_TRUE(config);
+  const Status made = tools::MakeFakeCheckpoint(temp.path(), *config);
+  ASSERT_TRUE(made) << made.error().message;
+
+  const auto start = std::chrono::steady_clock::now();
+  const auto report = Inspect(temp.path(), {});
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  ASSERT_TRUE(report) << report.error().message;
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  // Printed, not judged: a busy machine is no failure.
+  fmt::print("inspected in {:.2f} s, peak memory of the test {} MB\n", elapsed.count(),
+             usage.ru_maxrss / 1024);
+
+  ExpectReleasedModel(*report);
+  ASSERT_TRUE(report->files);
+  EXPECT_EQ(report->files->num_shards, 96u);
+  EXPECT_EQ(report->files->num_present, 497'220u);
+  EXPECT_EQ(report->files->num_skipped, 168u);
+  EXPECT_EQ(report->files->skipped_bytes, 2u * 447'358'976u);
+  EXPECT_EQ(report->files->num_unknown, 0u);
+  EXPECT_EQ(report->files->num_mxfp4_matrices, 247'296u);
+  EXPECT_EQ(report->stored().num_bytes + report->files->skipped_bytes, 1'560'860'324'864u);
+  EXPECT_GT(report->files->num_file_bytes, 1'560'860'324'864u);
+  EXPECT_EQ(report->warnings, std::vector<std::string>());
+}
+
+TEST(Inspect, CheckpointAndItsConfigAgree) {
+  for (const char* name : {"k3-odd", "k3-realdims", "k3-tiny", "k3-unit"}) {
+    const std::string directory = kData + "/golden/" + name;
+    const auto files = Inspect(directory, {});
+    const auto config = Inspect(directory + "/config.json", {});
+    ASSERT_TRUE(files) << files.error().message;
+    ASSERT_TRUE(config) << config.error().message;
+    EXPECT_EQ(files->num_expected, config->num_expected);
+    for (std::size_t i = 0; i < files->parts.size(); ++i) {
+      EXPECT_EQ(files->parts[i].stored.num_bytes, config->parts[i].stored.num_bytes) << name;
+      EXPECT_EQ(files->parts[i].stored.num_parameters, config->parts[i].stored.num_parameters);
+      EXPECT_EQ(files->parts[i].stored.num_tensors, config->parts[i].stored.num_tensors);
+      EXPECT_EQ(files->parts[i].bytes_per_token, config->parts[i].bytes_per_token);
+    }
+  }
+}
+
+// Some engines sized the cache by all layers and took experts for granted in layer 0.
+TEST(Inspect, CachesAreCountedPerKindOfLayer) {
+  json config = json::parse(*ReadTextFile(kData + "/golden/k3-tiny/config.json", 1 << 20));
+  json& text = config["text_config"];
+  text["num_hidden_layers"] = 8;
+  text["linear_attn_config"]["full_attn_layers"] = {4, 8};
+  text["linear_attn_config"]["kda_layers"] = {1, 2, 3, 5, 6, 7};
+  const tools::TempDir temp;
+  temp.Write("config.json", config.dump());
+  const auto report = Inspect(temp.path(), {.context_tokens = 1000, .num_sequences = 3});
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->state.mla_bytes_per_token, 2u * (64 + 16) * 2);
+  EXPECT_EQ(report->plan.mla_bytes, 3u * 1000 * 2 * (64 + 16) * 2);
+  EXPECT_EQ(report->state.kda_recurrent_bytes, 6u * 4 * 32 * 32 * 4);
+  EXPECT_EQ(report->state.kda_conv_bytes, 6u * 3 * 3 * 128 * 2);
+  EXPECT_EQ(PerToken(*report, model::Part::kExperts), 7u * 4 * 3 * (64 * 32 + 64 * 2));
+  ASSERT_EQ(report->layer_groups.size(), 3u);
+  EXPECT_EQ(report->layer_groups[0].layers, std::vector<std::int64_t>{0});
+  EXPECT_EQ(report->layer_groups[2].layers, (std::vector<std::int64_t>{3, 7}));
+}
+
+TEST(Inspect, TiedEmbeddingIsStoredOnceAndReadAsTheHead) {
+  json config = json::parse(*ReadTextFile(kData + "/golden/k3-tiny/config.json", 1 << 20));
+  config["tie_word_embeddings"] = true;
+  config["text_config"]["tie_word_embeddings"] = true;
+  const tools::TempDir temp;
+  temp.Write("config.json", config.dump());
+  const auto report = Inspect(temp.path(), {});
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->parts[static_cast<std::size_t>(model::Part::kHead)].stored.num_bytes, 0u);
+  EXPECT_EQ(PerToken(*report, model::Part::kHead), 512u * 128 * 2);
+}
+
+TEST(Inspect, MissingShardIsNamedLikeByTheEngine) {
+  const tools::TempDir temp;
+  temp.CopyFrom(kData + "/golden/k3-tiny");
+  temp.Remove("model-00002-of-000003.safetensors");
+  const auto report = Inspect(temp.path(), {});
+  const auto checkpoint = Checkpoint::Open(temp.path());
+  ASSERT_FALSE(report);
+  ASSERT_FALSE(checkpoint);
+  EXPECT_EQ(report.error().message, checkpoint.error().message);
+  EXPECT_NE(report.error().message.find("model-00002-of-000003.safetensors"), std::string::npos);
+}
+
+TEST(Inspect, PlanOfNoTokensIsRefused) {
+  EXPECT_FALSE(Inspect(kData + "/golden/k3-tiny", {.context_tokens = 0}));
+  EXPECT_FALSE(Inspect(kData + "/golden/k3-tiny", {.num_sequences = -1}));
+  const auto huge =
+      Inspect(kData + "/golden/k3-tiny", {.context_tokens = INT64_MAX, .num_sequences = INT64_MAX});
+  ASSERT_TRUE(huge);
+  EXPECT_EQ(huge->plan.total_bytes, UINT64_MAX);
+}
+
+TEST(Inspect, TextAndJsonShowTheSameNumbers) {
+  const auto report = Inspect(kData + "/golden/k3-tiny", {.context_tokens = 4096});
+  ASSERT_TRUE(report) << report.error().message;
+  const json root = json::parse(ToJson(*report));
+  EXPECT_EQ(root["total"]["bytes_per_token"], report->bytes_per_token());
+  EXPECT_EQ(root["total"]["tensors"], report->num_expected);
+  EXPECT_EQ(root["parts"].size(), static_cast<std::size_t>(model::kNumParts));
+  EXPECT_EQ(root["files"]["tensors_skipped"], 2);
+  EXPECT_EQ(root["memory_plan"]["context_tokens"], 4096);
+  EXPECT_EQ(root["architecture"]["moe"]["num_experts"], 16);
+  EXPECT_EQ(root["architecture"]["layer_groups"].size(), 3u);
+  const std::string text = ToText(*report);
+  for (const char* expected : {"kimi_k3", "1 KDA + dense: 0", "4 MLA + MoE: 3, 7, 11-12",
+                               "2 skipped", "0 unknown", "4096 tokens"}) {
+    EXPECT_NE(text.find(expected), std::string::npos) << expected << "\n" << text;
+  }
+}
+
+}  // namespace
+}  // namespace megalith::weights
