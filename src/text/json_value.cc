@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <numeric>
 
 namespace megalith::text {
@@ -93,6 +94,13 @@ std::optional<std::int64_t> JsonValue::AsInteger() const {
   const auto [stop, error] = std::from_chars(text_.data(), end, value);
   if (error != std::errc() || stop != end) return std::nullopt;
   return value;
+}
+
+std::optional<double> JsonValue::AsDouble() const {
+  if (!is_number()) return std::nullopt;
+  // Only the spellings of ParseJson and PythonFloatRepr can stand here, so strtod reads all of it.
+  // It is used because from_chars gives no value beyond the range of double.
+  return std::strtod(text_.c_str(), nullptr);
 }
 
 bool operator==(const JsonValue& a, const JsonValue& b) {

@@ -54,6 +54,9 @@ class JsonValue {
   /// A number that is an integer in the range of int64.
   std::optional<std::int64_t> AsInteger() const;
 
+  /// Any number, rounded to double; infinite beyond its range.
+  std::optional<double> AsDouble() const;
+
   friend bool operator==(const JsonValue&, const JsonValue&);
 
  private:
