@@ -15,6 +15,7 @@
 #include "engine/generate.h"
 #include "interrupt.h"
 #include "loading.h"
+#include "model/config.h"
 #include "sampling_options.h"
 #include "text/chat_parser.h"
 #include "text/chat_render.h"
@@ -91,7 +92,7 @@ class Chat {
 
   Status Run() {
     const bool is_terminal = isatty(STDIN_FILENO) == 1;
-    if (!cli_.common.quiet) fmt::print(stderr, "{}\n{}", engine_.Describe(), kCommands);
+    if (!cli_.common.quiet) fmt::print(stderr, "{}", kCommands);
     std::string line;
     while (true) {
       if (is_terminal) fmt::print("> ");

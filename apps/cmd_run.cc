@@ -14,6 +14,7 @@
 #include "default_model.h"
 #include "engine/generate.h"
 #include "loading.h"
+#include "model/config.h"
 #include "sampling_options.h"
 #include "text/generation_ids.h"
 #include "text/stream_decoder.h"
