@@ -15,6 +15,8 @@ namespace {
 // Larger than any real machine, small enough that products of two cannot overflow.
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 31;
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxStoreSlots = 4096;
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kPanelOutputs = 16;
 constexpr std::int64_t kScaleGroup = 32;  // inputs per MXFP4 scale
@@ -78,7 +80,7 @@ class WellFormed {
  private:
   Status CheckHeader() const {
     MEGALITH_RETURN_IF_ERROR(InRange("workers", program_.num_workers, 1, kMaxCount));
-    MEGALITH_RETURN_IF_ERROR(InRange("rows", program_.max_rows, 1, kMaxCount));
+    MEGALITH_RETURN_IF_ERROR(InRange("rows", program_.max_rows, 1, kMaxRows));
     MEGALITH_RETURN_IF_ERROR(InRange("logit rows", program_.max_logit_rows, 1, program_.max_rows));
     MEGALITH_RETURN_IF_ERROR(InRange("vocabulary", program_.vocab_size, 1, kMaxCount));
     MEGALITH_RETURN_IF_ERROR(InRange("hidden size", program_.hidden_size, 1, kMaxCount));
@@ -104,7 +106,7 @@ class WellFormed {
     MEGALITH_RETURN_IF_ERROR(InRange("page tokens", state.page_tokens, 1, kMaxCount));
     MEGALITH_RETURN_IF_ERROR(InRange("positions", state.max_positions, 1, kMaxCount));
     MEGALITH_RETURN_IF_ERROR(InRange("pages", state.num_pages, 1, kMaxCount));
-    MEGALITH_RETURN_IF_ERROR(InRange("store slots", program_.store.num_slots, 1, kMaxCount));
+    MEGALITH_RETURN_IF_ERROR(InRange("store slots", program_.store.num_slots, 1, kMaxStoreSlots));
     MEGALITH_RETURN_IF_ERROR(InRange("store slot bytes", program_.store.slot_bytes, 1, kMaxBytes));
     return CheckRegisters();
   }
