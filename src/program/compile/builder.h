@@ -41,8 +41,8 @@ class ProgramBuilder {
   void set_arena_position(std::int64_t position) { arena_position_ = position; }
   std::int64_t arena_high() const { return arena_high_; }
 
-  /// The tensor of that name and shape, added on first use. The same name may have two shapes in two
-  /// layer kinds (g_proj).
+  /// The tensor of that name and shape, added on first use. The same name may have two shapes in
+  /// two layer kinds (g_proj).
   std::uint32_t AddTensor(std::string name, std::int64_t outputs, std::int64_t inputs,
                           std::int64_t num_experts = 0);
 

@@ -131,16 +131,19 @@ class Compiler {
   std::uint32_t AddLayerSegment(const model::Layer& layer) {
     SegmentBuilder segment(builder_, SegmentName(layer));
     const SharedBuffers& shared = buffers_.shared;
-    EmitResidualNorm(segment, buffers_, "layers.{layer}.self_attention",
-                     "layers.{layer}.input_layernorm.weight", shared.prefix, shared.mixer_in, true);
+    EmitResidualNorm(segment, buffers_,
+                     {"mixer_norm", "layers.{layer}.self_attention_res",
+                      "layers.{layer}.input_layernorm.weight"},
+                     shared.prefix, shared.mixer_in, true);
     if (layer.mixer == model::Mixer::kKda) {
       EmitKda(segment, buffers_);
     } else {
       EmitMla(segment, buffers_);
     }
-    EmitResidualNorm(segment, buffers_, "layers.{layer}.mlp",
-                     "layers.{layer}.post_attention_layernorm.weight", shared.prefix_mid,
-                     shared.ffn_in, false);
+    EmitResidualNorm(
+        segment, buffers_,
+        {"ffn_norm", "layers.{layer}.mlp_res", "layers.{layer}.post_attention_layernorm.weight"},
+        shared.prefix_mid, shared.ffn_in, false);
     if (layer.feed_forward == model::FeedForward::kDense) {
       EmitDenseFeedForward(segment, buffers_);
     } else {

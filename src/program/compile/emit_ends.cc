@@ -8,21 +8,21 @@
 
 namespace megalith::program {
 
-void EmitResidualNorm(SegmentBuilder& segment, const LayerBuffers& buffers, const std::string& part,
-                      const std::string& norm, std::uint32_t in, std::uint32_t out, bool pushes) {
+void EmitResidualNorm(SegmentBuilder& segment, const LayerBuffers& buffers,
+                      const ResidualNorm& names, std::uint32_t in, std::uint32_t out, bool pushes) {
   ProgramBuilder& builder = segment.builder;
   const std::int64_t hidden = builder.model.hidden_size;
-  segment.BeginPhase(part + "_norm");
+  segment.BeginPhase(names.phase);
   Instruction instruction;
   instruction.opcode = Opcode::kAttnResNorm;
   instruction.trip = Register::kRows;
   if (builder.model.attn_res_block_size > 0) {
     instruction.vectors[0] =
-        segment.AddFold(part + "_res_norm.weight", part + "_res_proj.weight", hidden);
+        segment.AddFold(names.mix + "_norm.weight", names.mix + "_proj.weight", hidden);
     instruction.operands[1] = builder.All(buffers.shared.blocks);
     instruction.imm[0] = pushes ? 1 : 0;
   }
-  instruction.vectors[1] = segment.AddVector(norm, DType::kBf16, hidden);
+  instruction.vectors[1] = segment.AddVector(names.norm, DType::kBf16, hidden);
   instruction.scalar[0] = builder.model.rms_norm_eps;
   instruction.operands[0] = builder.All(in);
   instruction.operands[2] = builder.All(out);
@@ -55,8 +55,8 @@ void EmitHead(SegmentBuilder& segment, const LayerBuffers& buffers) {
   const std::uint32_t logits =
       builder.AddBuffer("logits", BufferKind::kLogitRows, DType::kF32, model.vocab_size);
 
-  EmitResidualNorm(segment, buffers, "output_attn", "norm.weight", buffers.shared.prefix, head_in,
-                   false);
+  EmitResidualNorm(segment, buffers, {"final_norm", "output_attn_res", "norm.weight"},
+                   buffers.shared.prefix, head_in, false);
   for (auto& stream : segment.streams) {
     Instruction& norm = stream.back().instruction;
     norm.trip = Register::kLogitRows;
