@@ -15,6 +15,9 @@ std::int64_t ScaleBytes(std::int64_t inputs) {
   return RoundUp(PaddedInputs(inputs) / kBlockInputs * kPanelOutputs, kPanelAlignment);
 }
 
+// Inputs whose codes share a 32-bit word.
+constexpr std::int64_t kGroupInputs = 8;
+
 // Index of (input, output) in a panel of input pairs.
 std::int64_t PairIndex(std::int64_t k, int n) { return (k / 2 * kPanelOutputs + n) * 2 + k % 2; }
 
@@ -57,11 +60,17 @@ void PackPanelMxfp4(const std::uint8_t* codes, std::int64_t codes_stride,
       packed_scales[block * kPanelOutputs + n] = scales[n * scales_stride + block];
     }
   }
-  for (std::int64_t pair = 0; pair < inputs / 2; ++pair) {
-    for (std::int64_t n = 0; n < kPanelOutputs; ++n) {
-      packed_codes[pair * kPanelOutputs + n] =
-          n < outputs ? codes[n * codes_stride + pair] : std::uint8_t{0};
+  for (std::int64_t group = 0; group < inputs / kGroupInputs; ++group) {
+    std::uint32_t words[kPanelOutputs] = {};
+    for (std::int64_t n = 0; n < outputs; ++n) {
+      const std::uint8_t* bytes = codes + n * codes_stride + group * (kGroupInputs / 2);
+      for (int pair = 0; pair < kGroupInputs / 2; ++pair) {
+        words[n] |= (bytes[pair] & 15u) << (4 * pair);
+        words[n] |= (bytes[pair] & 0xf0u) << (12 + 4 * pair);
+      }
     }
+    std::memcpy(packed_codes, words, sizeof(words));
+    packed_codes += sizeof(words);
   }
 }
 
@@ -73,9 +82,13 @@ float PanelUnscaled(PanelFormat format, const std::byte* panel, std::int64_t inp
                 sizeof(value));
     return ToFloat(value);
   }
-  const auto* codes = reinterpret_cast<const std::uint8_t*>(panel) + ScaleBytes(inputs);
-  const unsigned pair = codes[k / 2 * kPanelOutputs + n];
-  return kE2m1[k % 2 == 0 ? pair & 15u : pair >> 4];
+  std::uint32_t word;
+  std::memcpy(&word,
+              panel + ScaleBytes(inputs) +
+                  (k / kGroupInputs * kPanelOutputs + n) * static_cast<std::int64_t>(sizeof(word)),
+              sizeof(word));
+  const std::int64_t shift = k % kGroupInputs / 2 * 4 + k % 2 * 16;
+  return kE2m1[word >> shift & 15u];
 }
 
 float PanelScale(PanelFormat format, const std::byte* panel, std::int64_t /*inputs*/, int n,

@@ -3,11 +3,14 @@
 // Packed weights. A panel holds 16 outputs over all inputs, inputs padded with zeros to a multiple
 // of 32, missing outputs zero. One layout serves every instruction set: 64 bytes of a bf16 panel
 // are input pair (2i, 2i+1) of 16 outputs, which is a vector register for AVX-512, two for AVX2,
-// and a row of an AMX B tile.
+// and a row of an AMX B tile. 64 bytes of MXFP4 codes are four such pairs, one 32-bit word per
+// output; a shift by 4 j puts both codes of pair j at the bottom of their 16-bit halves, where a
+// permutation of a table takes its index.
 //
 //   bf16   [inputs / 2][16 outputs][2]                                     32 bytes per input
 //   mxfp4  scales [inputs / 32][16 outputs] u8, padded to 64 bytes, then
-//          codes  [inputs / 2][16 outputs] u8, low nibble = even input     8.5 bytes per input
+//          codes  [inputs / 8][16 outputs] u32, bits 4 j .. 4 j + 3 = input 2 j of the eight,
+//                 bits 16 + 4 j .. = input 2 j + 1                         8.5 bytes per input
 
 #include <cstddef>
 #include <cstdint>

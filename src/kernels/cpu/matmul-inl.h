@@ -7,37 +7,46 @@ namespace megalith::kernels::MEGALITH_PATH {
 // are requested this far ahead.
 inline constexpr std::int64_t kPrefetchBytes = 4096;
 
-/// The weights of one format: where block b of a panel lies and how a pair is unpacked.
+/// The weights of one format: where block b of a panel lies and what loads its pairs. A loader has
+/// kPairs and kBytes, reads kBytes on construction and unpacks pair j of them by Pair<j>().
 template <PanelFormat kFormat>
 struct Panel;
 
 template <>
 struct Panel<PanelFormat::kBf16> {
-  static constexpr std::int64_t kPairBytes = 64;
-  static constexpr std::int64_t kBlockBytes = kPairBytes * kBlockInputs / 2;
+  using Loaded = Bf16Pair;
+  static constexpr std::int64_t kBlockBytes = kBlockInputs / 2 / Loaded::kPairs * Loaded::kBytes;
   const std::byte* weights;
 
   Panel(const std::byte* panel, std::int64_t /*blocks*/) : weights(panel) {}
   const std::byte* Block(std::int64_t b) const { return weights + b * kBlockBytes; }
-  static PairWeights Pair(const std::byte* p) { return LoadBf16Pair(p); }
   Vec Scaled(Vec sum, std::int64_t /*block*/) const { return sum; }
 };
 
 template <>
 struct Panel<PanelFormat::kMxfp4> {
-  static constexpr std::int64_t kPairBytes = 16;
-  static constexpr std::int64_t kBlockBytes = kPairBytes * kBlockInputs / 2;
+  using Loaded = Mxfp4Pairs;
+  static constexpr std::int64_t kBlockBytes = kBlockInputs / 2 / Loaded::kPairs * Loaded::kBytes;
   const std::byte* scales;
   const std::byte* codes;
 
   Panel(const std::byte* panel, std::int64_t blocks)
       : scales(panel), codes(panel + RoundUp<std::int64_t>(blocks * kPanelOutputs, 64)) {}
   const std::byte* Block(std::int64_t b) const { return codes + b * kBlockBytes; }
-  static PairWeights Pair(const std::byte* p) { return LoadMxfp4Pair(p); }
   Vec Scaled(Vec sum, std::int64_t block) const {
     return sum * LoadScales(scales + block * kPanelOutputs);
   }
 };
+
+/// Calls function(std::integral_constant<int, 0>), ... up to kCount - 1: shift counts must be
+/// constants.
+template <int kCount, int kIndex = 0, typename Function>
+inline void ForEachConstant(Function function) {
+  if constexpr (kIndex < kCount) {
+    function(std::integral_constant<int, kIndex>());
+    ForEachConstant<kCount, kIndex + 1>(function);
+  }
+}
 
 template <bool kFused>
 inline Vec MultiplyAdd(Vec a, Vec b, Vec c) {
@@ -48,24 +57,67 @@ inline Vec MultiplyAdd(Vec a, Vec b, Vec c) {
   }
 }
 
-/// Adds block `b` of kRows rows of x (row stride x_stride floats) to acc.
-template <int kRows, PanelFormat kFormat, bool kFused>
-inline void AddSplitBlock(const Panel<kFormat>& panel, std::int64_t b, const float* x,
-                          std::int64_t x_stride, Vec* acc) {
-  const std::byte* weights = panel.Block(b);
-  x += b * kBlockInputs;
+/// A pair of a block that UnpackBlock has written.
+struct FloatPair {
+  static constexpr int kPairs = 1;
+  static constexpr std::int64_t kBytes = 2 * kLanes * sizeof(float);
+  PairWeights weights;
+
+  explicit FloatPair(const std::byte* p)
+      : weights{Load(reinterpret_cast<const float*>(p)),
+                Load(reinterpret_cast<const float*>(p) + kLanes)} {}
+  template <int kPair>
+  PairWeights Pair() const {
+    return weights;
+  }
+};
+
+/// Calls function(pair, weights) for the 16 pairs of a block stored for Loaded.
+template <typename Loaded, typename Function>
+inline void ForEachPair(const std::byte* block, Function function) {
+  for (int first = 0; first < kBlockInputs / 2; first += Loaded::kPairs, block += Loaded::kBytes) {
+    const Loaded loaded(block);
+    ForEachConstant<Loaded::kPairs>(
+        [&](auto j) { function(first + j, loaded.template Pair<j>()); });
+  }
+}
+
+template <typename Loaded>
+inline void UnpackBlock(const std::byte* block, float* values) {
+  ForEachPair<Loaded>(block, [&](int pair, PairWeights w) {
+    Store(w.even, values + pair * 2 * kLanes);
+    Store(w.odd, values + pair * 2 * kLanes + kLanes);
+  });
+}
+
+/// sums[r] = even chain + odd chain of one block for kRows rows of x, row stride x_stride floats.
+template <int kRows, typename Loaded, bool kFused>
+inline void SumSplitBlock(const std::byte* block, const float* x, std::int64_t x_stride,
+                          Vec* sums) {
   Vec even[kRows];
   Vec odd[kRows];
   for (int r = 0; r < kRows; ++r) even[r] = odd[r] = Zero();
-  for (int pair = 0; pair < kBlockInputs / 2; ++pair) {
-    const PairWeights w = Panel<kFormat>::Pair(weights + pair * Panel<kFormat>::kPairBytes);
+  ForEachPair<Loaded>(block, [&](int pair, PairWeights w) {
     for (int r = 0; r < kRows; ++r) {
       const float* inputs = x + r * x_stride + 2 * pair;
       even[r] = MultiplyAdd<kFused>(w.even, Set1(inputs[0]), even[r]);
       odd[r] = MultiplyAdd<kFused>(w.odd, Set1(inputs[1]), odd[r]);
     }
+  });
+  for (int r = 0; r < kRows; ++r) sums[r] = even[r] + odd[r];
+}
+
+/// SumSplitBlock for any number of rows, as many at a time as the registers hold.
+template <int kRows, typename Loaded, bool kFused>
+inline void SumSplitBlockInPasses(const std::byte* block, const float* x, std::int64_t x_stride,
+                                  Vec* sums) {
+  if constexpr (kRows <= kMatmulRowsPerPass) {
+    SumSplitBlock<kRows, Loaded, kFused>(block, x, x_stride, sums);
+  } else {
+    SumSplitBlock<kMatmulRowsPerPass, Loaded, kFused>(block, x, x_stride, sums);
+    SumSplitBlockInPasses<kRows - kMatmulRowsPerPass, Loaded, kFused>(
+        block, x + kMatmulRowsPerPass * x_stride, x_stride, sums + kMatmulRowsPerPass);
   }
-  for (int r = 0; r < kRows; ++r) acc[r] = acc[r] + panel.Scaled(even[r] + odd[r], b);
 }
 
 template <PanelFormat kFormat>
@@ -78,6 +130,7 @@ inline void PrefetchBlock(const Panel<kFormat>& panel, std::int64_t b) {
 template <int kRows, PanelFormat kFormat, bool kFused>
 void MultiplySplitPairs(const std::byte* panels, std::int64_t num_panels, std::int64_t panel_bytes,
                         std::int64_t blocks, const float* x, float* out, std::int64_t out_stride) {
+  using Loaded = typename Panel<kFormat>::Loaded;
   const std::int64_t x_stride = blocks * kBlockInputs;
   for (std::int64_t p = 0; p < num_panels; ++p) {
     const Panel<kFormat> panel(panels + p * panel_bytes, blocks);
@@ -85,15 +138,18 @@ void MultiplySplitPairs(const std::byte* panels, std::int64_t num_panels, std::i
     for (int r = 0; r < kRows; ++r) acc[r] = Zero();
     for (std::int64_t b = 0; b < blocks; ++b) {
       PrefetchBlock(panel, b);
-      constexpr int kPass = kRows < kMatmulRowsPerPass ? kRows : kMatmulRowsPerPass;
-      int r = 0;
-      for (; r + kPass <= kRows; r += kPass) {
-        AddSplitBlock<kPass, kFormat, kFused>(panel, b, x + r * x_stride, x_stride, acc + r);
+      const float* inputs = x + b * kBlockInputs;
+      Vec sums[kRows];
+      if constexpr (kFormat == PanelFormat::kMxfp4 && kRows > kMatmulRowsPerPass) {
+        // Codes cost more to unpack than floats to load again.
+        alignas(64) float values[kBlockInputs * kPanelOutputs];
+        UnpackBlock<Loaded>(panel.Block(b), values);
+        SumSplitBlockInPasses<kRows, FloatPair, kFused>(reinterpret_cast<const std::byte*>(values),
+                                                        inputs, x_stride, sums);
+      } else {
+        SumSplitBlockInPasses<kRows, Loaded, kFused>(panel.Block(b), inputs, x_stride, sums);
       }
-      constexpr int kRest = kRows % kPass;
-      if constexpr (kRest != 0) {
-        AddSplitBlock<kRest, kFormat, kFused>(panel, b, x + r * x_stride, x_stride, acc + r);
-      }
+      for (int r = 0; r < kRows; ++r) acc[r] = acc[r] + panel.Scaled(sums[r], b);
     }
     for (int r = 0; r < kRows; ++r) Store(acc[r], out + r * out_stride + p * kPanelOutputs);
   }

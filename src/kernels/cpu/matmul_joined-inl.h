@@ -3,29 +3,15 @@
 
 namespace megalith::kernels::MEGALITH_PATH {
 
-/// The weights of pair `pair` of a block, unscaled, as 16 x 2 bf16.
-template <PanelFormat kFormat>
-inline __m512i JoinedPair(const std::byte* p);
-
-template <>
-inline __m512i JoinedPair<PanelFormat::kBf16>(const std::byte* p) {
-  return _mm512_loadu_si512(p);
+/// Pair j of a loader as 16 x 2 bf16, unscaled.
+template <int kPair>
+inline __m512i JoinedPair(const Bf16Pair& loaded) {
+  return loaded.pairs;
 }
-
-// E2M1 values as bf16, twice: the permutation of 16-bit elements looks at five bits of an index,
-// and the fifth is part of the other nibble.
-alignas(64) inline constexpr std::uint16_t kE2m1Bf16[32] = {
-    0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
-    0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
-    0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
-
-template <>
-inline __m512i JoinedPair<PanelFormat::kMxfp4>(const std::byte* p) {
-  const __m512i table = _mm512_load_si512(kE2m1Bf16);
-  // Code byte hl: the low half of a lane gets index .l, the high half index .h.
-  const __m512i codes = LoadMxfp4Codes(p);
-  const __m512i indices = _mm512_or_si512(codes, _mm512_slli_epi32(codes, 12));
-  return _mm512_permutexvar_epi16(indices, table);
+template <int kPair>
+inline __m512i JoinedPair(const Mxfp4Pairs& loaded) {
+  return _mm512_permutexvar_epi16(_mm512_srli_epi32(loaded.codes, 4 * kPair),
+                                  _mm512_load_si512(kE2m1Bf16));
 }
 
 inline __m512 DotPair(__m512 sum, __m512i weights, std::uint32_t inputs) {
@@ -33,19 +19,20 @@ inline __m512 DotPair(__m512 sum, __m512i weights, std::uint32_t inputs) {
                           (__m512bh)_mm512_set1_epi32(static_cast<int>(inputs)));
 }
 
-/// Adds block `b` of kRows rows of x (bf16 pairs, row stride x_stride pairs) to acc.
-template <int kRows, PanelFormat kFormat>
-inline void AddJoinedBlock(const Panel<kFormat>& panel, std::int64_t b, const std::uint32_t* x,
-                           std::int64_t x_stride, Vec* acc) {
-  const std::byte* weights = panel.Block(b);
-  x += b * (kBlockInputs / 2);
-  __m512 chain[kRows];
+/// chain[r] = the chain of one block for kRows rows of x, row stride x_stride bf16 pairs.
+template <int kRows, typename Loaded>
+inline void SumJoinedBlock(const std::byte* block, const std::uint32_t* x, std::int64_t x_stride,
+                           __m512* chain) {
   for (int r = 0; r < kRows; ++r) chain[r] = _mm512_setzero_ps();
-  for (int pair = 0; pair < kBlockInputs / 2; ++pair) {
-    const __m512i w = JoinedPair<kFormat>(weights + pair * Panel<kFormat>::kPairBytes);
-    for (int r = 0; r < kRows; ++r) chain[r] = DotPair(chain[r], w, x[r * x_stride + pair]);
+  for (int first = 0; first < kBlockInputs / 2; first += Loaded::kPairs, block += Loaded::kBytes) {
+    const Loaded loaded(block);
+    ForEachConstant<Loaded::kPairs>([&](auto j) {
+      const __m512i w = JoinedPair<j>(loaded);
+      for (int r = 0; r < kRows; ++r) {
+        chain[r] = DotPair(chain[r], w, x[r * x_stride + first + j]);
+      }
+    });
   }
-  for (int r = 0; r < kRows; ++r) acc[r] = acc[r] + panel.Scaled(Vec{chain[r]}, b);
 }
 
 template <int kRows, PanelFormat kFormat>
@@ -59,7 +46,10 @@ void MultiplyJoinedPairs(const std::byte* panels, std::int64_t num_panels, std::
     for (int r = 0; r < kRows; ++r) acc[r] = Zero();
     for (std::int64_t b = 0; b < blocks; ++b) {
       PrefetchBlock(panel, b);
-      AddJoinedBlock<kRows>(panel, b, x, x_stride, acc);
+      __m512 chain[kRows];
+      SumJoinedBlock<kRows, typename Panel<kFormat>::Loaded>(
+          panel.Block(b), x + b * (kBlockInputs / 2), x_stride, chain);
+      for (int r = 0; r < kRows; ++r) acc[r] = acc[r] + panel.Scaled(Vec{chain[r]}, b);
     }
     for (int r = 0; r < kRows; ++r) Store(acc[r], out + r * out_stride + p * kPanelOutputs);
   }

@@ -129,36 +129,48 @@ struct PairWeights {
   Vec even;
   Vec odd;
 };
-inline PairWeights LoadBf16Pair(const std::byte* p) {
-  const auto* source = reinterpret_cast<const __m256i*>(p);
-  const __m256i low = _mm256_loadu_si256(source);
-  const __m256i high = _mm256_loadu_si256(source + 1);
-  const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-  return {{_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)),
-           _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))},
-          {_mm256_castsi256_ps(_mm256_and_si256(low, mask)),
-           _mm256_castsi256_ps(_mm256_and_si256(high, mask))}};
-}
-inline PairWeights LoadMxfp4Pair(const std::byte* p) {
-  // The permutation looks at the low three bits of an index: it gives the magnitude, and bit 3 of
-  // the code becomes the sign.
-  const __m256 table = _mm256_loadu_ps(kE2m1);
-  const __m256 sign_bit = _mm256_set1_ps(-0.0f);
-  const auto half = [&](const std::byte* bytes, __m256* even, __m256* odd) {
-    const __m256i codes =
-        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
-    const __m256 even_sign =
-        _mm256_and_ps(sign_bit, _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28)));
-    const __m256 odd_sign =
-        _mm256_and_ps(sign_bit, _mm256_castsi256_ps(_mm256_slli_epi32(codes, 24)));
-    *even = _mm256_or_ps(_mm256_permutevar8x32_ps(table, codes), even_sign);
-    *odd = _mm256_or_ps(_mm256_permutevar8x32_ps(table, _mm256_srli_epi32(codes, 4)), odd_sign);
-  };
-  PairWeights w;
-  half(p, &w.even.low, &w.odd.low);
-  half(p + 8, &w.even.high, &w.odd.high);
-  return w;
-}
+struct Bf16Pair {
+  static constexpr int kPairs = 1;
+  static constexpr std::int64_t kBytes = 64;
+  __m256i low;
+  __m256i high;
+
+  explicit Bf16Pair(const std::byte* p)
+      : low(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
+        high(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + 1)) {}
+  template <int kPair>
+  PairWeights Pair() const {
+    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    return {{_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)),
+             _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))},
+            {_mm256_castsi256_ps(_mm256_and_si256(low, mask)),
+             _mm256_castsi256_ps(_mm256_and_si256(high, mask))}};
+  }
+};
+struct Mxfp4Pairs {
+  static constexpr int kPairs = 4;
+  static constexpr std::int64_t kBytes = 64;
+  __m256i low;
+  __m256i high;
+
+  explicit Mxfp4Pairs(const std::byte* p)
+      : low(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
+        high(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + 1)) {}
+  /// The codes at bits kShift .. kShift + 3. The permutation looks at the low three bits of an
+  /// index: it gives the magnitude, and bit 3 of the code becomes the sign.
+  template <int kShift>
+  static __m256 Decode(__m256i codes) {
+    const __m256 sign = _mm256_and_ps(_mm256_set1_ps(-0.0f),
+                                      _mm256_castsi256_ps(_mm256_slli_epi32(codes, 28 - kShift)));
+    return _mm256_or_ps(
+        _mm256_permutevar8x32_ps(_mm256_loadu_ps(kE2m1), _mm256_srli_epi32(codes, kShift)), sign);
+  }
+  template <int kPair>
+  PairWeights Pair() const {
+    return {{Decode<4 * kPair>(low), Decode<4 * kPair>(high)},
+            {Decode<16 + 4 * kPair>(low), Decode<16 + 4 * kPair>(high)}};
+  }
+};
 inline Vec LoadScales(const std::byte* p) {
   const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {

@@ -89,23 +89,43 @@ struct PairWeights {
   Vec even;
   Vec odd;
 };
-inline PairWeights LoadBf16Pair(const std::byte* p) {
-  const __m512i pairs = _mm512_loadu_si512(p);
-  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-  return {{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))},
-          {_mm512_castsi512_ps(_mm512_and_si512(pairs, high))}};
-}
-/// 16 code bytes as the low bytes of 16 lanes.
-inline __m512i LoadMxfp4Codes(const std::byte* p) {
-  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-}
-inline PairWeights LoadMxfp4Pair(const std::byte* p) {
-  // The permutation looks at the low four bits of an index only.
-  const __m512 table = _mm512_loadu_ps(kE2m1);
-  const __m512i codes = LoadMxfp4Codes(p);
-  return {{_mm512_permutexvar_ps(codes, table)},
-          {_mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), table)}};
-}
+struct Bf16Pair {
+  static constexpr int kPairs = 1;
+  static constexpr std::int64_t kBytes = 64;
+  __m512i pairs;
+
+  explicit Bf16Pair(const std::byte* p) : pairs(_mm512_loadu_si512(p)) {}
+  template <int kPair>
+  PairWeights Pair() const {
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    return {{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))},
+            {_mm512_castsi512_ps(_mm512_and_si512(pairs, high))}};
+  }
+};
+// E2M1 values as bf16, twice: the permutation of 16-bit elements looks at five bits of an index,
+// and the fifth belongs to the next code.
+alignas(64) inline constexpr std::uint16_t kE2m1Bf16[32] = {
+    0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
+    0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
+    0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
+
+struct Mxfp4Pairs {
+  static constexpr int kPairs = 4;
+  static constexpr std::int64_t kBytes = 64;
+  __m512i codes;
+
+  explicit Mxfp4Pairs(const std::byte* p) : codes(_mm512_loadu_si512(p)) {}
+  template <int kPair>
+  PairWeights Pair() const {
+    // The even code is at the bottom of a lane, where a permutation of floats takes its index (four
+    // bits of it); the odd code at the bottom of the high half, where a permutation of 16-bit
+    // elements does, and the low halves it leaves zero complete the float.
+    const __m512i indices = _mm512_srli_epi32(codes, 4 * kPair);
+    return {{_mm512_permutexvar_ps(indices, _mm512_loadu_ps(kE2m1))},
+            {_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, indices,
+                                                                _mm512_load_si512(kE2m1Bf16)))}};
+  }
+};
 inline Vec LoadScales(const std::byte* p) {
   const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scales), 23))};

@@ -120,20 +120,32 @@ struct PairWeights {
   Vec even;
   Vec odd;
 };
-/// 64 bytes of a bf16 panel.
-inline PairWeights LoadBf16Pair(const std::byte* p) {
+/// 64 bytes of a bf16 panel: one pair.
+struct Bf16Pair {
+  static constexpr int kPairs = 1;
+  static constexpr std::int64_t kBytes = 64;
   std::uint32_t words[kLanes];
-  std::memcpy(words, p, sizeof(words));
-  return {ForEachLane([&](int j) { return std::bit_cast<float>(words[j] << 16); }),
-          ForEachLane([&](int j) { return std::bit_cast<float>(words[j] & 0xffff0000u); })};
-}
-/// 16 bytes of codes of an MXFP4 panel, unscaled.
-inline PairWeights LoadMxfp4Pair(const std::byte* p) {
-  std::uint8_t codes[kLanes];
-  std::memcpy(codes, p, sizeof(codes));
-  return {ForEachLane([&](int j) { return kE2m1[codes[j] & 15u]; }),
-          ForEachLane([&](int j) { return kE2m1[codes[j] >> 4]; })};
-}
+
+  explicit Bf16Pair(const std::byte* p) { std::memcpy(words, p, sizeof(words)); }
+  template <int kPair>
+  PairWeights Pair() const {
+    return {ForEachLane([&](int j) { return std::bit_cast<float>(words[j] << 16); }),
+            ForEachLane([&](int j) { return std::bit_cast<float>(words[j] & 0xffff0000u); })};
+  }
+};
+/// 64 bytes of MXFP4 codes: four pairs, unscaled.
+struct Mxfp4Pairs {
+  static constexpr int kPairs = 4;
+  static constexpr std::int64_t kBytes = 64;
+  std::uint32_t words[kLanes];
+
+  explicit Mxfp4Pairs(const std::byte* p) { std::memcpy(words, p, sizeof(words)); }
+  template <int kPair>
+  PairWeights Pair() const {
+    return {ForEachLane([&](int j) { return kE2m1[words[j] >> (4 * kPair) & 15u]; }),
+            ForEachLane([&](int j) { return kE2m1[words[j] >> (16 + 4 * kPair) & 15u]; })};
+  }
+};
 /// 16 scale bytes of an MXFP4 panel.
 inline Vec LoadScales(const std::byte* p) {
   std::uint8_t scales[kLanes];
