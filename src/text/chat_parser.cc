@@ -243,7 +243,7 @@ void ChatParser::EnterSection(Channel channel, std::vector<ChatEvent>& events) {
 }
 
 void ChatParser::BeginCall(const std::string& name, std::vector<ChatEvent>& events) {
-  call_.emplace();
+  call_ = Call();
   call_->idx = num_begun_calls_++;
   events.push_back(
       {ChatEvent::Kind::kToolCallBegin, name, call_->idx, options_.tool_call_ids.Next()});
@@ -272,7 +272,7 @@ void ChatParser::DropCall(std::vector<ChatEvent>& events) {
 
 void ChatParser::BeginArgument(const std::string& key, const std::string* type,
                                std::vector<ChatEvent>& events) {
-  argument_.emplace();
+  argument_ = Argument();
   argument_->key = key;
   argument_->is_string = type != nullptr && *type == "string";
   // Strings stream; other values must prove to be JSON first.

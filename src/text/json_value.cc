@@ -42,8 +42,7 @@ void MergeRepeatedKeys(std::vector<JsonMember>& members) {
 
 JsonValue JsonValue::Boolean(bool value) {
   JsonValue json;
-  json.kind_ = Kind::kBoolean;
-  json.boolean_ = value;
+  json.value_ = value;
   return json;
 }
 
@@ -53,35 +52,55 @@ JsonValue JsonValue::Double(double value) { return Number(PythonFloatRepr(value)
 
 JsonValue JsonValue::Number(std::string digits) {
   JsonValue json;
-  json.kind_ = Kind::kNumber;
-  json.text_ = std::move(digits);
+  json.value_ = NumberText{std::move(digits)};
   return json;
 }
 
 JsonValue JsonValue::String(std::string value) {
   JsonValue json;
-  json.kind_ = Kind::kString;
-  json.text_ = std::move(value);
+  json.value_ = std::move(value);
   return json;
 }
 
 JsonValue JsonValue::Array(std::vector<JsonValue> items) {
   JsonValue json;
-  json.kind_ = Kind::kArray;
-  json.items_ = std::move(items);
+  json.value_ = std::move(items);
   return json;
 }
 
 JsonValue JsonValue::Object(std::vector<JsonMember> members) {
   MergeRepeatedKeys(members);
   JsonValue json;
-  json.kind_ = Kind::kObject;
-  json.members_ = std::move(members);
+  json.value_ = std::move(members);
   return json;
 }
 
+bool JsonValue::boolean() const {
+  const bool* value = std::get_if<bool>(&value_);
+  return value != nullptr && *value;
+}
+
+const std::string& JsonValue::text() const {
+  static const std::string empty;
+  if (const auto* string = std::get_if<std::string>(&value_)) return *string;
+  const auto* number = std::get_if<NumberText>(&value_);
+  return number == nullptr ? empty : number->digits;
+}
+
+const std::vector<JsonValue>& JsonValue::items() const {
+  static const std::vector<JsonValue> empty;
+  const auto* items = std::get_if<std::vector<JsonValue>>(&value_);
+  return items == nullptr ? empty : *items;
+}
+
+const std::vector<JsonMember>& JsonValue::members() const {
+  static const std::vector<JsonMember> empty;
+  const auto* members = std::get_if<std::vector<JsonMember>>(&value_);
+  return members == nullptr ? empty : *members;
+}
+
 const JsonValue* JsonValue::Find(std::string_view key) const {
-  for (const JsonMember& member : members_) {
+  for (const JsonMember& member : members()) {
     if (member.key == key) return &member.value;
   }
   return nullptr;
@@ -90,8 +109,8 @@ const JsonValue* JsonValue::Find(std::string_view key) const {
 std::optional<std::int64_t> JsonValue::AsInteger() const {
   if (!is_number()) return std::nullopt;
   std::int64_t value = 0;
-  const char* end = text_.data() + text_.size();
-  const auto [stop, error] = std::from_chars(text_.data(), end, value);
+  const char* end = text().data() + text().size();
+  const auto [stop, error] = std::from_chars(text().data(), end, value);
   if (error != std::errc() || stop != end) return std::nullopt;
   return value;
 }
@@ -100,12 +119,12 @@ std::optional<double> JsonValue::AsDouble() const {
   if (!is_number()) return std::nullopt;
   // Only the spellings of ParseJson and PythonFloatRepr can stand here, so strtod reads all of it.
   // It is used because from_chars gives no value beyond the range of double.
-  return std::strtod(text_.c_str(), nullptr);
+  return std::strtod(text().c_str(), nullptr);
 }
 
 bool operator==(const JsonValue& a, const JsonValue& b) {
-  return a.kind_ == b.kind_ && a.boolean_ == b.boolean_ && a.text_ == b.text_ &&
-         a.items_ == b.items_ && a.members_ == b.members_;
+  return a.kind() == b.kind() && a.boolean() == b.boolean() && a.text() == b.text() &&
+         a.items() == b.items() && a.members() == b.members();
 }
 
 bool operator==(const JsonMember& a, const JsonMember& b) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/result.h"
@@ -33,20 +34,21 @@ class JsonValue {
   /// A key that stands twice keeps its first place and takes its last value, as in Python.
   static JsonValue Object(std::vector<JsonMember> members);
 
-  Kind kind() const { return kind_; }
-  bool is_null() const { return kind_ == Kind::kNull; }
-  bool is_boolean() const { return kind_ == Kind::kBoolean; }
-  bool is_number() const { return kind_ == Kind::kNumber; }
-  bool is_string() const { return kind_ == Kind::kString; }
-  bool is_array() const { return kind_ == Kind::kArray; }
-  bool is_object() const { return kind_ == Kind::kObject; }
+  Kind kind() const { return static_cast<Kind>(value_.index()); }
+  bool is_null() const { return kind() == Kind::kNull; }
+  bool is_boolean() const { return kind() == Kind::kBoolean; }
+  bool is_number() const { return kind() == Kind::kNumber; }
+  bool is_string() const { return kind() == Kind::kString; }
+  bool is_array() const { return kind() == Kind::kArray; }
+  bool is_object() const { return kind() == Kind::kObject; }
 
-  bool boolean() const { return boolean_; }
+  /// False for other kinds.
+  bool boolean() const;
   /// A string's contents (UTF-8), or a number as Python writes it. Empty for other kinds.
-  const std::string& text() const { return text_; }
+  const std::string& text() const;
   /// Empty for other kinds than arrays, or objects.
-  const std::vector<JsonValue>& items() const { return items_; }
-  const std::vector<JsonMember>& members() const { return members_; }
+  const std::vector<JsonValue>& items() const;
+  const std::vector<JsonMember>& members() const;
 
   /// The member's value; nullptr if this is no object or has no such member.
   const JsonValue* Find(std::string_view key) const;
@@ -60,11 +62,13 @@ class JsonValue {
   friend bool operator==(const JsonValue&, const JsonValue&);
 
  private:
-  Kind kind_ = Kind::kNull;
-  bool boolean_ = false;
-  std::string text_;
-  std::vector<JsonValue> items_;
-  std::vector<JsonMember> members_;
+  struct NumberText {
+    std::string digits;
+  };
+  // In the order of Kind.
+  std::variant<std::monostate, bool, NumberText, std::string, std::vector<JsonValue>,
+               std::vector<JsonMember>>
+      value_;
 };
 
 struct JsonMember {

@@ -174,6 +174,9 @@ TEST(JsonValue, FindAndAsInteger) {
   EXPECT_EQ(json.Find("c")->AsInteger(), std::nullopt);
   EXPECT_EQ(json.Find("d"), nullptr);
   EXPECT_EQ(JsonValue().Find("a"), nullptr);
+  EXPECT_EQ(json.Find("a")->AsDouble(), -12.0);
+  EXPECT_EQ(json.Find("c")->AsDouble(), 1e20);
+  EXPECT_EQ(JsonValue::String("1").AsDouble(), std::nullopt);
 }
 
 }  // namespace

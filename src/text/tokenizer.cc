@@ -8,6 +8,7 @@ namespace megalith::text {
 struct Tokenizer::Tables {
   Vocabulary vocabulary;
   SpecialTokens special;
+  std::string source;
 };
 
 Result<Tokenizer> Tokenizer::FromFiles(std::string_view ranks, std::string_view tokenizer_config,
@@ -28,8 +29,9 @@ Result<Tokenizer> Tokenizer::Create(std::string_view ranks, std::string_view ran
   }
   MEGALITH_ASSIGN_OR_RETURN(SpecialTokens special,
                             SpecialTokens::Parse(config, config_name, num_ranks));
-  return Tokenizer(
-      std::make_shared<const Tables>(Tables{std::move(vocabulary), std::move(special)}));
+  return Tokenizer(std::make_shared<const Tables>(
+      Tables{std::move(vocabulary), std::move(special),
+             fmt::format("{} ({} ranks) and {}", ranks_name, num_ranks, config_name)}));
 }
 
 TokenId Tokenizer::vocab_size() const {
@@ -39,6 +41,8 @@ TokenId Tokenizer::vocab_size() const {
 const Vocabulary& Tokenizer::vocabulary() const { return tables_->vocabulary; }
 
 const SpecialTokens& Tokenizer::special_tokens() const { return tables_->special; }
+
+const std::string& Tokenizer::source() const { return tables_->source; }
 
 Result<ControlTokens> Tokenizer::FindControlTokens() const {
   ControlTokens tokens{};

@@ -46,6 +46,8 @@ class Tokenizer {
   TokenId vocab_size() const;
   const Vocabulary& vocabulary() const;
   const SpecialTokens& special_tokens() const;
+  /// Which files it was made from, for a message to the user.
+  const std::string& source() const;
   bool IsSpecial(TokenId id) const { return special_tokens().Contains(id); }
 
   /// The chat format's ids; kUnsupported, naming the token, if the vocabulary lacks one.

@@ -66,6 +66,7 @@ TEST_F(TokenizerLoad, PublishedFilesAreEnough) {
   const Tokenizer tokenizer = ValueOf(Tokenizer::Load(dir_, 514));
   EXPECT_EQ(tokenizer.vocab_size(), 514);
   EXPECT_EQ(tokenizer.TokenBytes(258), "[BOS]");
+  EXPECT_NE(tokenizer.source().find("tiktoken.model (258 ranks)"), std::string::npos);
   EXPECT_EQ(tokenizer.TokenBytes(513), "<|reserved_token_513|>");
 }
 
