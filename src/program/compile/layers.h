@@ -40,11 +40,17 @@ struct LayerBuffers {
   MoeBuffers moe{};
 };
 
-/// Phase: softmax mix of the residual sources + RMS norm, rows shared out. `part` is
-/// "self_attention" or "mlp"; `norm` names the RMS norm weight; `pushes`: stores the finished block
-/// afterwards.
-void EmitResidualNorm(SegmentBuilder& segment, const LayerBuffers& buffers, const std::string& part,
-                      const std::string& norm, std::uint32_t in, std::uint32_t out, bool pushes);
+/// Names of one residual norm: its phase and its weights.
+struct ResidualNorm {
+  std::string phase;
+  std::string mix;   ///< `<mix>_norm.weight` and `<mix>_proj.weight` score the sources
+  std::string norm;  ///< RMS norm weight
+};
+
+/// Phase: softmax mix of the residual sources + RMS norm, rows shared out. `pushes`: stores the
+/// finished block afterwards.
+void EmitResidualNorm(SegmentBuilder& segment, const LayerBuffers& buffers,
+                      const ResidualNorm& names, std::uint32_t in, std::uint32_t out, bool pushes);
 
 void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers);
 void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers);
