@@ -1,0 +1,109 @@
+#include "exec/sequences.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace megalith::exec {
+namespace {
+
+program::StateLayout Layout() {
+  program::StateLayout layout;
+  layout.num_slots = 3;
+  layout.num_kda_layers = 1;
+  layout.num_mla_layers = 2;
+  layout.page_tokens = 4;
+  layout.num_pages = 6;
+  layout.max_positions = 20;
+  return layout;
+}
+
+Status Advance(Sequences& sequences, const std::vector<exec::Run>& runs) {
+  MEGALITH_RETURN_IF_ERROR(sequences.Begin(runs));
+  sequences.Commit(runs);
+  return {};
+}
+
+/// The first `count` pages of each slot; none may appear twice.
+std::set<std::int32_t> PagesOf(const Sequences& sequences, std::int32_t slot, int count) {
+  const std::int32_t* table = sequences.PageTable(slot);
+  const std::set<std::int32_t> pages(table, table + count);
+  EXPECT_EQ(pages.size(), static_cast<std::size_t>(count));
+  return pages;
+}
+
+TEST(Sequences, PagesAreTakenAsSequencesGrow) {
+  Sequences sequences(Layout());
+  EXPECT_EQ(sequences.num_free_pages(), 6);
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 4}, {1, 0, 1}}).has_value());
+  EXPECT_EQ(sequences.num_free_pages(), 4);
+  ASSERT_TRUE(Advance(sequences, {{1, 1, 3}}).has_value());  // fills its page
+  EXPECT_EQ(sequences.num_free_pages(), 4);
+  ASSERT_TRUE(Advance(sequences, {{1, 4, 1}, {0, 4, 5}}).has_value());
+  EXPECT_EQ(sequences.num_free_pages(), 1);
+  EXPECT_EQ(sequences.Length(0), 9);
+  EXPECT_EQ(sequences.Length(1), 5);
+  std::set<std::int32_t> pages = PagesOf(sequences, 0, 3);
+  for (const std::int32_t page : PagesOf(sequences, 1, 2)) EXPECT_TRUE(pages.insert(page).second);
+  EXPECT_EQ(pages.size(), 5U);
+}
+
+TEST(Sequences, FailedBeginChangesNothing) {
+  Sequences sequences(Layout());
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 16}}).has_value());
+  const auto before = PagesOf(sequences, 0, 4);
+  // The first run alone would fit.
+  EXPECT_FALSE(sequences.Begin(std::vector<exec::Run>{{1, 0, 8}, {0, 16, 1}}).has_value());
+  EXPECT_EQ(sequences.num_free_pages(), 2);
+  EXPECT_FALSE(sequences.Begin(std::vector<exec::Run>{{1, 0, 4}, {2, 3, 1}}).has_value());
+  EXPECT_EQ(sequences.num_free_pages(), 2);
+  EXPECT_EQ(sequences.Length(0), 16);
+  EXPECT_EQ(sequences.Length(1), 0);
+  EXPECT_EQ(PagesOf(sequences, 0, 4), before);
+}
+
+TEST(Sequences, RestartGivesPagesToOthersInTheSameStep) {
+  Sequences sequences(Layout());
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 20}}).has_value());  // 5 of 6 pages
+  ASSERT_TRUE(Advance(sequences, {{1, 0, 16}, {0, 0, 1}}).has_value());
+  EXPECT_EQ(sequences.Length(0), 1);
+  EXPECT_EQ(sequences.Length(1), 16);
+  EXPECT_EQ(sequences.num_free_pages(), 1);
+}
+
+TEST(Sequences, AbandonedSequencesHaveToStartAgain) {
+  Sequences sequences(Layout());
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 5}, {1, 0, 2}}).has_value());
+  const std::vector<exec::Run> runs = {{0, 5, 1}};
+  ASSERT_TRUE(sequences.Begin(runs).has_value());
+  sequences.Abandon(runs);
+  EXPECT_EQ(sequences.Length(0), 0);
+  EXPECT_EQ(sequences.Length(1), 2);
+  EXPECT_EQ(sequences.num_free_pages(), 5);
+  EXPECT_FALSE(sequences.Begin(std::vector<exec::Run>{{0, 6, 1}}).has_value());
+}
+
+TEST(Sequences, NoPagesAreNeededWithoutMlaLayers) {
+  program::StateLayout layout = Layout();
+  layout.num_mla_layers = 0;
+  layout.num_pages = 0;
+  Sequences sequences(layout);
+  EXPECT_TRUE(Advance(sequences, {{0, 0, 20}}).has_value());
+  EXPECT_EQ(sequences.Length(0), 20);
+}
+
+TEST(Sequences, ReleaseReturnsEveryPage) {
+  Sequences sequences(Layout());
+  for (int round = 0; round < 10; ++round) {
+    ASSERT_TRUE(Advance(sequences, {{0, 0, 12}, {2, 0, 12}}).has_value());
+    EXPECT_EQ(sequences.num_free_pages(), 0);
+    ASSERT_TRUE(sequences.Release(2).has_value());
+    ASSERT_TRUE(sequences.Release(0).has_value());
+    ASSERT_TRUE(sequences.Release(0).has_value());
+    EXPECT_EQ(sequences.num_free_pages(), 6);
+  }
+}
+
+}  // namespace
+}  // namespace megalith::exec
