@@ -521,17 +521,19 @@ TEST(ParseConfig, UnknownKeysAreListedAndDefaultsOfThePublishersLibraryAreNot) {
   config["text_config"]["rope_theta"] = 10000.0;
   config["text_config"]["linear_attn_config"]["new_switch"] = true;
   config["something"] = 1;
+  config["text_config"]["quantization_config"]["sparsity_config"] = json::object();
   config["text_config"]["temperature"] = 1.0;
   config["text_config"]["top_k"] = 50;
   config["text_config"]["id2label"] = {{"0", "LABEL_0"}};
   const auto result = ParseConfig(config.dump());
   ASSERT_TRUE(result) << result.error().message;
-  ASSERT_EQ(result->warnings.size(), 3u);
+  ASSERT_EQ(result->warnings.size(), 4u);
   std::string all;
   for (const std::string& warning : result->warnings) all += warning + "\n";
   EXPECT_NE(all.find("text_config.rope_theta"), std::string::npos) << all;
   EXPECT_NE(all.find("text_config.linear_attn_config.new_switch"), std::string::npos) << all;
   EXPECT_NE(all.find("config.json: something"), std::string::npos) << all;
+  EXPECT_NE(all.find("quantization_config.sparsity_config"), std::string::npos) << all;
 }
 
 TEST(ParseConfig, DuplicateKeysAreRefusedAtEveryLevel) {

@@ -120,7 +120,7 @@ void RequireString(JsonReader* reader, std::string_view key, std::string_view ex
   ExpectString(reader, key, expected);
 }
 
-/// An optional key that must be null, false or an empty object when it is there.
+/// An optional key that must be null when it is there.
 void ExpectNull(JsonReader* reader, std::string_view key, std::string_view reason) {
   reader->Ignore(key);
   if (reader->Has(key) && !reader->IsNull(key)) {
@@ -290,7 +290,7 @@ void ExpectBool(JsonReader* reader, std::string_view key, bool expected) {
 }
 
 /// The one quantization of the family: MXFP4 weights in groups of 32, activations as they are.
-void ReadQuantization(JsonReader* reader) {
+void ReadQuantization(JsonReader* reader, std::vector<std::string>* warnings) {
   constexpr std::string_view kFormat = "mxfp4-pack-quantized";
   RequireString(reader, "quant_method", "compressed-tensors");
   RequireString(reader, "format", kFormat);
@@ -329,6 +329,11 @@ void ReadQuantization(JsonReader* reader) {
   ExpectNull(&*weights, "actorder", "columns in stored order are read");
   ExpectNull(&*weights, "block_structure", "blocks of weights are not read");
   ExpectNull(&*weights, "zp_dtype", "zero points are not read");
+  for (const std::string_view key : {"observer", "observer_kwargs"}) weights->Ignore(key);
+  group->Ignore("targets");
+  weights->ListUnknown(warnings);
+  group->ListUnknown(warnings);
+  reader->ListUnknown(warnings);
 }
 
 /// Keys that both levels of a nested config may hold. They must not contradict each other.
@@ -461,7 +466,8 @@ void ReadText(JsonReader* text, JsonReader* outer, Config* config) {
   }
   quantized->Ignore("quantization_config");
   if (quantized->Has("quantization_config") && !quantized->IsNull("quantization_config")) {
-    if (auto reader = quantized->Object("quantization_config")) ReadQuantization(&*reader);
+    if (auto reader = quantized->Object("quantization_config"))
+      ReadQuantization(&*reader, &config->warnings);
     model.declares_mxfp4_experts = true;
   }
 
