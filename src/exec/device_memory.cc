@@ -44,6 +44,20 @@ Result<Arena> AllocateOrEmpty(std::int64_t bytes, HugePages mode) {
   return Arena::Allocate(static_cast<std::size_t>(bytes), mode);
 }
 
+/// Of extents that are not negative. kOutOfMemory if it is more elements than any machine holds.
+Result<std::int64_t> Product(std::initializer_list<std::int64_t> extents) {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 56;
+  std::int64_t product = 1;
+  for (const std::int64_t extent : extents) {
+    if (extent > 0 && product > kMostElements / extent) {
+      return Fail(ErrorCode::kOutOfMemory, "state of {} elements cannot be held",
+                  fmt::join(extents, " x "));
+    }
+    product *= extent;
+  }
+  return product;
+}
+
 program::StateLayout LayoutOf(const std::vector<VerifiedProgram>& programs) {
   return programs.front()->state;
 }
@@ -132,12 +146,13 @@ Status DeviceMemory::DescribeState() {
   const program::StateLayout& layout = programs_.front()->state;
   for (StateArena* state : {&kda_, &conv_}) {
     state->layer_stride = state->columns;
-    state->slot_stride = layout.num_kda_layers * state->layer_stride;
-    state->elements = layout.num_slots * state->slot_stride;
+    MEGALITH_ASSIGN_OR_RETURN(state->slot_stride,
+                              Product({layout.num_kda_layers, state->layer_stride}));
+    MEGALITH_ASSIGN_OR_RETURN(state->elements, Product({layout.num_slots, state->slot_stride}));
   }
-  cache_.layer_stride =
-      static_cast<std::int64_t>(layout.num_pages) * layout.page_tokens * cache_.columns;
-  cache_.elements = layout.num_mla_layers * cache_.layer_stride;
+  MEGALITH_ASSIGN_OR_RETURN(cache_.layer_stride,
+                            Product({layout.num_pages, layout.page_tokens, cache_.columns}));
+  MEGALITH_ASSIGN_OR_RETURN(cache_.elements, Product({layout.num_mla_layers, cache_.layer_stride}));
   return {};
 }
 

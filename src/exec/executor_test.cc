@@ -209,6 +209,89 @@ TEST(CpuEngine, PromptCutAnywhereGivesTheSameBits) {
   }
 }
 
+/// Numbers below a bound, the same on every machine.
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : values_(RandomTokens(4096, 1 << 20, seed)) {}
+  std::int32_t Roll(std::int32_t bound) { return values_[next_++ % values_.size()] % bound; }
+
+ private:
+  std::vector<std::int32_t> values_;
+  std::size_t next_ = 0;
+};
+
+/// Sequences come, grow by runs of any length, are ended or restarted, in any company: each row's
+/// logits are those of its sequence alone, one row at a time.
+TEST(CpuEngine, RandomSchedulesGiveTheBitsOfEachSequenceAlone) {
+  constexpr std::int32_t kSlots = 4;
+  constexpr std::int32_t kRows = 16;
+  const auto vocab_size =
+      static_cast<std::int32_t>(OpenCheckpoint(Directory("k3-tiny")).value()->model().vocab_size);
+  std::vector<std::vector<std::int32_t>> texts;
+  std::vector<LogitRows> want;
+  ExecutorSpec alone;
+  alone.directory = Directory("k3-tiny");
+  alone.row_buckets = {1};
+  const auto oracle = Make(alone);
+  ASSERT_NE(oracle, nullptr);
+  for (std::uint64_t text = 0; text < 5; ++text) {
+    texts.push_back(RandomTokens(40, vocab_size, 100 + text));
+    want.push_back(FeedOrFail(*oracle, 0, texts.back(), 1));
+  }
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    Dice dice(seed);
+    ExecutorSpec spec;
+    spec.directory = alone.directory;
+    spec.num_workers = 1 + dice.Roll(3);
+    spec.row_buckets = {1, 4, kRows};
+    spec.num_slots = kSlots;
+    spec.page_tokens = 1 + dice.Roll(9);
+    const auto executor = Make(spec);
+    ASSERT_NE(executor, nullptr);
+    std::vector<std::size_t> text(kSlots, 0);
+    std::vector<std::int32_t> length(kSlots, 0);
+    for (int step = 0; step < 25; ++step) {
+      std::vector<exec::Run> runs;
+      std::vector<std::int32_t> tokens;
+      std::vector<std::int32_t> logit_rows;
+      std::vector<const std::vector<float>*> expected;
+      for (std::int32_t i = 0; i < kSlots; ++i) {
+        const std::int32_t slot = (i + step) % kSlots;
+        const auto s = static_cast<std::size_t>(slot);
+        if (dice.Roll(3) == 0) continue;
+        if (dice.Roll(6) == 0 || length[s] >= 40) {
+          if (dice.Roll(2) == 0) {
+            EXPECT_TRUE(executor->ReleaseSlot(slot).has_value());
+          }
+          length[s] = 0;
+        }
+        if (length[s] == 0) text[s] = static_cast<std::size_t>(dice.Roll(5));
+        const std::int32_t room =
+            std::min(kRows - static_cast<std::int32_t>(tokens.size()), 40 - length[s]);
+        if (room == 0) continue;
+        const std::int32_t count = 1 + dice.Roll(std::min(room, 9));
+        runs.push_back({slot, length[s], count});
+        for (std::int32_t row = 0; row < count; ++row) {
+          const auto position = static_cast<std::size_t>(length[s]++);
+          if (dice.Roll(2) == 0) {
+            logit_rows.push_back(static_cast<std::int32_t>(tokens.size()));
+            expected.push_back(&want[text[s]][position]);
+          }
+          tokens.push_back(texts[text[s]][position]);
+        }
+      }
+      if (runs.empty()) continue;
+      const auto logits = executor->Step({runs, tokens, logit_rows});
+      ASSERT_TRUE(logits.has_value()) << logits.error().message;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const auto row = logits->Row(static_cast<std::int64_t>(i));
+        ASSERT_TRUE(std::equal(row.begin(), row.end(), expected[i]->begin()))
+            << "seed " << seed << ", step " << step << ", logit row " << i;
+      }
+    }
+  }
+}
+
 TEST(ReferenceExecutor, OrderOfTheWorkersChangesNothing) {
   const Expected& want = Oracle("k3-tiny", DType::kBf16, DotOrder::kSplitPairs);
   ExecutorSpec spec;

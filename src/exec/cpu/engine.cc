@@ -108,7 +108,15 @@ class CpuEngine : public Executor {
     }
     start_.Raise();
     if (!AwaitFinish(finished)) return Abandon(state);
+    const std::uint32_t done = state.targets.done_counter();
+    const std::int64_t want = state.targets.Done(state.epoch);
     ++state.epoch;
+    if (done == program::kNone || state.counters.Load(done) != want) {
+      return Fail(ErrorCode::kInternal,
+                  "all workers have finished, but the step's end counter has "
+                  "{}, want {}",
+                  done == program::kNone ? 0 : state.counters.Load(done), want);
+    }
     return failure_.Take(state.program);
   }
 

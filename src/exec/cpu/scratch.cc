@@ -31,7 +31,7 @@ std::int64_t KernelFloats(const Stream& stream, const Instruction& instruction) 
     case Opcode::kMlaAttention:
       return kernels::MlaScratchFloats(columns(1) / heads, program::kAttentionSplit);
     case Opcode::kRouterTopK:
-      return 2 * columns(0) + instruction.imm[3];
+      return kernels::RouterScratchFloats(columns(0), instruction.imm[3]);
     default:
       return 0;
   }
