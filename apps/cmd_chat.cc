@@ -30,6 +30,7 @@ constexpr char kCommands[] =
 
 struct Options {
   std::string model;
+  LoadOptions load;
   std::string system;
   std::string effort = "max";
   std::int64_t context = 0;
@@ -205,7 +206,7 @@ Status RunChat(const Options& options, const Cli& cli) {
       options.context > 0 ? options.context
                           : std::min(kDefaultContext, config.model.max_position_embeddings));
   MEGALITH_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
-                            LoadEngine(directory, cli, std::move(load)));
+                            LoadEngine(directory, cli, options.load, std::move(load)));
   return Chat(options, cli, *engine, std::move(tokenizer), std::move(stop_ids)).Run();
 }
 
@@ -221,6 +222,7 @@ void RegisterChat(CLI::App& app, Cli& cli) {
                  "megalith chat --no-thinking --temperature 0 < questions.txt",
                  [options, &cli] { return RunChat(*options, cli); });
   AddModelArgument(*command, options->model);
+  AddLoadOptions(*command, options->load);
   command->add_option("--system", options->system, "System message")->type_name("TEXT");
   command->add_option("--effort", options->effort, "How much the model is told to think")
       ->check(CLI::IsMember({"low", "high", "max"}))

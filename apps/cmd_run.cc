@@ -27,6 +27,7 @@ constexpr char kSamplePrompt[] = "In the beginning God created";
 
 struct RunOptions {
   std::string model;
+  LoadOptions load;
   std::string prompt;
   std::string prompt_file;
   std::string ids;
@@ -114,7 +115,7 @@ Status Run(const RunOptions& options, const Cli& cli) {
   load.max_positions = static_cast<std::int32_t>(
       std::min(context, static_cast<std::int64_t>(prompt.size()) + options.max_tokens));
   MEGALITH_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
-                            LoadEngine(directory, cli, std::move(load)));
+                            LoadEngine(directory, cli, options.load, std::move(load)));
   engine::GenerateOptions generate;
   generate.max_tokens = options.max_tokens;
   generate.sampling = options.sampling;
@@ -168,6 +169,7 @@ void RegisterRun(CLI::App& app, Cli& cli) {
                                  "megalith run --ids 3840,3077,259 -n 16 --json",
                                  [options, &cli] { return Run(*options, cli); });
   AddModelArgument(*command, options->model);
+  AddLoadOptions(*command, options->load);
   CLI::Option_group* prompt = command->add_option_group("prompt");
   prompt->add_option("-p,--prompt", options->prompt, "Text to continue")->type_name("TEXT");
   prompt->add_option("--prompt-file", options->prompt_file, "File with the text; - is stdin")

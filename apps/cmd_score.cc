@@ -20,6 +20,7 @@ namespace {
 
 struct ScoreOptions {
   std::string model;
+  LoadOptions load;
   std::string ids;
   std::string logits_out;
   std::string engine = "cpu";
@@ -38,7 +39,7 @@ Status Score(const ScoreOptions& options, const Cli& cli) {
   load.logit_rows_per_step = options.rows_per_step;
   load.max_positions = static_cast<std::int32_t>(ids.size());
   MEGALITH_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
-                            LoadEngine(directory, cli, std::move(load)));
+                            LoadEngine(directory, cli, options.load, std::move(load)));
 
   ProgressBar bar(cli.common.quiet);
   const std::int64_t start = NowNs();
@@ -88,6 +89,7 @@ void RegisterScore(CLI::App& app, Cli& cli) {
       "--engine reference --rows-per-step 1",
       [options, &cli] { return Score(*options, cli); });
   AddModelArgument(*command, options->model);
+  AddLoadOptions(*command, options->load);
   command->add_option("--ids", options->ids, "Token ids, separated by commas")
       ->type_name("IDS")
       ->required();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
 #include <fstream>
@@ -13,10 +14,27 @@
 
 namespace megalith::apps {
 
+void AddLoadOptions(CLI::App& command, LoadOptions& options) {
+  command
+      .add_option("--lora-norm-eps", options.lora_norm_eps,
+                  "eps of the q_a and kv_a norms: 1e-6 as the released code, or rms: rms_norm_eps "
+                  "as most other engines")
+      ->check(CLI::IsMember({"1e-6", "rms"}))
+      ->capture_default_str();
+  command
+      .add_option("--huge-pages", options.huge_pages,
+                  "Pages of the weights: off, madvise, reserved (vm.nr_hugepages)")
+      ->check(CLI::IsMember({"off", "madvise", "reserved"}))
+      ->capture_default_str();
+}
+
 Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory, const Cli& cli,
+                                                   const LoadOptions& load,
                                                    engine::EngineOptions options) {
   ProgressBar bar(cli.common.quiet);
   options.num_workers = cli.common.workers;
+  options.lora_norm_uses_rms_eps = load.lora_norm_eps == "rms";
+  MEGALITH_ASSIGN_OR_RETURN(options.huge_pages, ParseHugePages(load.huge_pages));
   const bool runs_kernels = options.executor == engine::ExecutorKind::kCpu;
   const bool is_default = options.activation_dtype == DType::kBf16 || !cli.common.isa.empty();
   if (runs_kernels && is_default) {

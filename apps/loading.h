@@ -11,8 +11,18 @@
 
 namespace megalith::apps {
 
-/// Loads with the common options applied and a progress bar.
+/// Options of every command that loads a model.
+struct LoadOptions {
+  std::string lora_norm_eps = "1e-6";
+  std::string huge_pages = "madvise";
+};
+
+/// Adds --lora-norm-eps and --huge-pages.
+void AddLoadOptions(CLI::App& command, LoadOptions& options);
+
+/// Loads with the common options and `load` applied, and a progress bar.
 Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory, const Cli& cli,
+                                                   const LoadOptions& load,
                                                    engine::EngineOptions options);
 
 /// "1,2,3" -> {1, 2, 3}; spaces are allowed. kUsage naming the piece that is no token id.
