@@ -46,6 +46,7 @@ class PrefetchQueue {
     return true;
   }
 
+  void Clear() { count_ = asked_ = 0; }
   std::size_t size() const { return count_; }
 
  private:

@@ -4,7 +4,7 @@
 
 #include "base/spin.h"
 #include "exec/cpu/instructions.h"
-#include "exec/instruction_view.h"
+#include "exec/route_plan.h"
 
 namespace megalith::exec::cpu {
 
@@ -58,8 +58,10 @@ bool Worker<Act>::RunVisit(ProgramState& state, std::int64_t visit_index) {
       const InstructionView view{program, visit,        stream,          instruction,
                                  index_,  state.memory, *shared_.weights};
       if (instruction.opcode == Opcode::kMatmul) queue_.Consume(view.Panels());
+      if (instruction.opcode == Opcode::kExpertDown) expert_queue_.Clear();
       const char* failure = Execute(view, *shared_.kernels, shared_.device, scratch_);
       if (failure != nullptr) shared_.failure->Set(failure, index_, visit_index, instruction_index);
+      if (instruction.opcode == Opcode::kExpertGateUp) RequestExpertDown(view);
     }
     if (instruction.signal_counter != kNone) {
       state.counters.Signal(instruction.signal_counter, instruction.signal_amount);
@@ -78,7 +80,7 @@ bool Worker<Act>::Wait(ProgramState& state, std::int64_t visit_index,
   position_.wait_counter.store(counter, std::memory_order_relaxed);
   SpinThenYield turn(shared_.max_spins);
   while (state.counters.Load(counter) < want) {
-    if (shared_.prefetch) queue_.Drain();
+    if (shared_.prefetch) Prefetch();
     if (turn.Once() && shared_.abandon->load(std::memory_order_relaxed)) return false;
   }
   position_.wait_counter.store(kNone, std::memory_order_relaxed);
@@ -106,6 +108,26 @@ void Worker<Act>::Request(const ProgramState& state, std::int64_t visit_index,
   if (program.tensors[tile.tensor].num_experts > 0) return;
   queue_.Push(shared_.weights->WorkerArena(index_) + visit->weight_base[worker] + tile.offset,
               std::min(tile.bytes, program.store.slot_bytes));
+}
+
+/// The down projection waits for all workers' activations, and by now its experts are known.
+template <typename Act>
+void Worker<Act>::RequestExpertDown(const InstructionView& gate_up) {
+  const auto down =
+      std::find_if(gate_up.stream.instructions.begin(), gate_up.stream.instructions.end(),
+                   [](const Instruction& other) { return other.opcode == Opcode::kExpertDown; });
+  if (down == gate_up.stream.instructions.end()) return;
+  const Tile& tile = gate_up.stream.tiles[down->tile];
+  const RoutePlan plan = RoutePlan::FromColumns(
+      gate_up.Rows<std::int32_t>(1).data, gate_up.instruction.imm[0], gate_up.OperandColumns(1));
+  const program::Store& store = gate_up.program.store;
+  std::int64_t left = store.num_slots * store.slot_bytes;
+  const std::int64_t num_active = shared_.device->reg(program::Register::kActiveExperts);
+  for (std::int64_t active = 0; active < num_active && left > 0; ++active) {
+    const std::int64_t bytes = std::min(tile.bytes, left);
+    expert_queue_.Push(gate_up.TileAddress(tile, plan.Expert(active)), bytes);
+    left -= bytes;
+  }
 }
 
 template class Worker<Bf16>;

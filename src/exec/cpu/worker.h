@@ -11,6 +11,7 @@
 #include "exec/cpu/prefetch_queue.h"
 #include "exec/cpu/scratch.h"
 #include "exec/device_memory.h"
+#include "exec/instruction_view.h"
 #include "exec/packed_weights.h"
 #include "kernels/kernel_table.h"
 
@@ -91,7 +92,7 @@ class Worker {
   bool RunStep(ProgramState& state);
 
   /// Asks for a few lines of the weights that come next. Returns false if there are none.
-  bool Prefetch() { return queue_.Drain(); }
+  bool Prefetch() { return expert_queue_.Drain() || queue_.Drain(); }
 
   const WorkerPosition& position() const { return position_; }
 
@@ -100,11 +101,13 @@ class Worker {
   bool Wait(ProgramState& state, std::int64_t visit_index, const program::Instruction& instruction);
   void Request(const ProgramState& state, std::int64_t visit_index,
                const program::Instruction& instruction);
+  void RequestExpertDown(const InstructionView& gate_up);
 
   std::int32_t index_;
   const WorkerShared<Act>& shared_;
   Scratch scratch_;
-  PrefetchQueue queue_;
+  PrefetchQueue queue_;         // tiles of the static order
+  PrefetchQueue expert_queue_;  // second tiles of the chosen experts; needed before those above
   WorkerPosition position_;
 };
 
