@@ -3,12 +3,11 @@
 
 namespace megalith::kernels::MEGALITH_PATH {
 
-// Weights are streamed once per row block; the hardware prefetchers stop at 4 KiB pages, so lines
-// are requested this far ahead.
-inline constexpr std::int64_t kPrefetchBytes = 4096;
-
 /// The weights of one format: where block b of a panel lies and what loads its pairs. A loader has
 /// kPairs and kBytes, reads kBytes on construction and unpacks pair j of them by Pair<j>().
+/// Prefetch(b) requests lines ahead of block b where that has been measured to help: the hardware
+/// follows the dense bf16 stream by itself (0.85 of a plain read of cold memory without requests,
+/// 0.82 with), not the thin one of MXFP4 (14.5 GB/s without, 20 with; one Zen 4 core).
 template <PanelFormat kFormat>
 struct Panel;
 
@@ -21,6 +20,7 @@ struct Panel<PanelFormat::kBf16> {
   Panel(const std::byte* panel, std::int64_t /*blocks*/) : weights(panel) {}
   const std::byte* Block(std::int64_t b) const { return weights + b * kBlockBytes; }
   Vec Scaled(Vec sum, std::int64_t /*block*/) const { return sum; }
+  void Prefetch(std::int64_t /*b*/) const {}
 };
 
 template <>
@@ -36,10 +36,15 @@ struct Panel<PanelFormat::kMxfp4> {
   Vec Scaled(Vec sum, std::int64_t block) const {
     return sum * LoadScales(scales + block * kPanelOutputs);
   }
+  void Prefetch(std::int64_t b) const {
+    constexpr std::int64_t kAheadBytes = 4096;
+    for (std::int64_t i = 0; i < kBlockBytes; i += 64) PrefetchLine(Block(b) + kAheadBytes + i);
+  }
 };
 
 /// Calls function(std::integral_constant<int, 0>), ... up to kCount - 1: shift counts must be
-/// constants.
+/// constants, and arrays indexed by constants stay in registers whatever the compiler thinks of
+/// unrolling a loop.
 template <int kCount, int kIndex = 0, typename Function>
 inline void ForEachConstant(Function function) {
   if constexpr (kIndex < kCount) {
@@ -120,12 +125,6 @@ inline void SumSplitBlockInPasses(const std::byte* block, const float* x, std::i
   }
 }
 
-template <PanelFormat kFormat>
-inline void PrefetchBlock(const Panel<kFormat>& panel, std::int64_t b) {
-  const std::byte* ahead = panel.Block(b) + kPrefetchBytes;
-  for (std::int64_t i = 0; i < Panel<kFormat>::kBlockBytes; i += 64) Prefetch(ahead + i);
-}
-
 /// acc[r][16 p + n] for kRows rows; x: [kRows][blocks * 32] floats.
 template <int kRows, PanelFormat kFormat, bool kFused>
 void MultiplySplitPairs(const std::byte* panels, std::int64_t num_panels, std::int64_t panel_bytes,
@@ -137,7 +136,7 @@ void MultiplySplitPairs(const std::byte* panels, std::int64_t num_panels, std::i
     Vec acc[kRows];
     for (int r = 0; r < kRows; ++r) acc[r] = Zero();
     for (std::int64_t b = 0; b < blocks; ++b) {
-      PrefetchBlock(panel, b);
+      panel.Prefetch(b);
       const float* inputs = x + b * kBlockInputs;
       Vec sums[kRows];
       if constexpr (kFormat == PanelFormat::kMxfp4 && kRows > kMatmulRowsPerPass) {

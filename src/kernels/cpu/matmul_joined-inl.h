@@ -28,9 +28,7 @@ inline void SumJoinedBlock(const std::byte* block, const std::uint32_t* x, std::
     const Loaded loaded(block);
     ForEachConstant<Loaded::kPairs>([&](auto j) {
       const __m512i w = JoinedPair<j>(loaded);
-      for (int r = 0; r < kRows; ++r) {
-        chain[r] = DotPair(chain[r], w, x[r * x_stride + first + j]);
-      }
+      for (int r = 0; r < kRows; ++r) chain[r] = DotPair(chain[r], w, x[r * x_stride + first + j]);
     });
   }
 }
@@ -45,7 +43,7 @@ void MultiplyJoinedPairs(const std::byte* panels, std::int64_t num_panels, std::
     Vec acc[kRows];
     for (int r = 0; r < kRows; ++r) acc[r] = Zero();
     for (std::int64_t b = 0; b < blocks; ++b) {
-      PrefetchBlock(panel, b);
+      panel.Prefetch(b);
       __m512 chain[kRows];
       SumJoinedBlock<kRows, typename Panel<kFormat>::Loaded>(
           panel.Block(b), x + b * (kBlockInputs / 2), x_stride, chain);

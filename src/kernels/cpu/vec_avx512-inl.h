@@ -94,7 +94,12 @@ struct Bf16Pair {
   static constexpr std::int64_t kBytes = 64;
   __m512i pairs;
 
-  explicit Bf16Pair(const std::byte* p) : pairs(_mm512_loadu_si512(p)) {}
+  explicit Bf16Pair(const std::byte* p) {
+    // Keeps GCC from loading once for each half: the loads, not the additions, would be the limit.
+    __m512i loaded = _mm512_loadu_si512(p);
+    asm("" : "+v"(loaded));
+    pairs = loaded;
+  }
   template <int kPair>
   PairWeights Pair() const {
     const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
@@ -130,7 +135,7 @@ inline Vec LoadScales(const std::byte* p) {
   const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scales), 23))};
 }
-inline void Prefetch(const std::byte* p) {
+inline void PrefetchLine(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
 }
 

@@ -152,6 +152,6 @@ inline Vec LoadScales(const std::byte* p) {
   std::memcpy(scales, p, sizeof(scales));
   return ForEachLane([&](int j) { return E8m0Value(scales[j]); });
 }
-inline void Prefetch(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
+inline void PrefetchLine(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
 
 }  // namespace megalith::kernels::MEGALITH_PATH
