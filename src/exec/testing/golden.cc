@@ -75,6 +75,53 @@ Result<std::vector<std::vector<std::int32_t>>> LoadIdRows(const std::string& pat
   return Rows<std::int16_t, std::int32_t>(array);
 }
 
+LogitRows ReadBuffer(const ProgramMemory& memory, std::string_view name, std::int64_t rows) {
+  const std::uint32_t index = memory.FindBuffer(name);
+  if (index == program::kNone) return {};
+  const program::Buffer& buffer = memory.program().buffers[index];
+  const program::Operand whole{index, 0, buffer.columns};
+  LogitRows result;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < buffer.columns; ++i) {
+      switch (buffer.dtype) {
+        case DType::kBf16:
+          values.push_back(ToFloat(memory.Rows<Bf16>(whole).Row(row)[i]));
+          break;
+        case DType::kF32:
+          values.push_back(memory.Rows<float>(whole).Row(row)[i]);
+          break;
+        default:
+          values.push_back(static_cast<float>(memory.Rows<std::int32_t>(whole).Row(row)[i]));
+      }
+    }
+    result.push_back(std::move(values));
+  }
+  return result;
+}
+
+InstructionObserver LayerTrace::Observer(std::vector<std::string> buffers) {
+  return [this, names = std::move(buffers)](const InstructionEvent& event) {
+    const program::Program& program = event.memory.program();
+    const program::Visit& visit = program.visits[static_cast<std::size_t>(event.visit_index)];
+    const auto& stream =
+        program.segments[visit.segment].streams[static_cast<std::size_t>(event.worker)];
+    const auto last = static_cast<std::int64_t>(stream.instructions.size()) - 1;
+    if (visit.layer < 0 || event.instruction_index != last) return true;
+    for (const std::string& name : names) {
+      LogitRows& all = rows_of_[{visit.layer, name}];
+      for (auto& row : ReadBuffer(event.memory, name, rows_)) all.push_back(std::move(row));
+    }
+    return true;
+  };
+}
+
+const LogitRows& LayerTrace::Rows(std::int32_t layer, const std::string& buffer) const {
+  static const LogitRows none;
+  const auto found = rows_of_.find({layer, buffer});
+  return found == rows_of_.end() ? none : found->second;
+}
+
 Distance Compare(const LogitRows& want, const LogitRows& have) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const Distance apart{kInfinity, kInfinity, kInfinity, 0.0};

@@ -4,11 +4,15 @@
 // implementation computed, and how far apart two correct implementations are.
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "exec/device_memory.h"
 #include "exec/testing/executors.h"
 
 namespace megalith::exec::testing {
@@ -36,6 +40,25 @@ Result<std::vector<GoldenCase>> LoadGoldenCases(const std::string& model_directo
 Result<LogitRows> LoadRows(const std::string& path);
 /// A .npy file of int16 as rows of its last axis.
 Result<std::vector<std::vector<std::int32_t>>> LoadIdRows(const std::string& path);
+
+/// The first `rows` rows of a buffer, as floats whatever its dtype. Empty if there is no such
+/// buffer.
+LogitRows ReadBuffer(const ProgramMemory& memory, std::string_view name, std::int64_t rows);
+
+/// Collects buffers at the end of every layer while an interpreter of one worker runs:
+/// `spec.observer = trace.Observer({"prefix", "router_ids"});`. Rows of several steps are appended.
+class LayerTrace {
+ public:
+  InstructionObserver Observer(std::vector<std::string> buffers);
+  /// Rows a step has; to be set before each step.
+  void set_rows(std::int64_t rows) { rows_ = rows; }
+  /// Rows of all steps so far; empty if never seen.
+  const LogitRows& Rows(std::int32_t layer, const std::string& buffer) const;
+
+ private:
+  std::int64_t rows_ = 1;
+  std::map<std::pair<std::int32_t, std::string>, LogitRows> rows_of_;
+};
 
 /// How far `have` is from `want`.
 struct Distance {
