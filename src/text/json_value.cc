@@ -40,9 +40,15 @@ void MergeRepeatedKeys(std::vector<JsonMember>& members) {
 
 }  // namespace
 
+struct JsonValue::Children {
+  std::vector<JsonValue> items;
+  std::vector<JsonMember> members;
+};
+
 JsonValue JsonValue::Boolean(bool value) {
   JsonValue json;
-  json.value_ = value;
+  json.kind_ = Kind::kBoolean;
+  json.boolean_ = value;
   return json;
 }
 
@@ -52,51 +58,43 @@ JsonValue JsonValue::Double(double value) { return Number(PythonFloatRepr(value)
 
 JsonValue JsonValue::Number(std::string digits) {
   JsonValue json;
-  json.value_ = NumberText{std::move(digits)};
+  json.kind_ = Kind::kNumber;
+  json.text_ = std::move(digits);
   return json;
 }
 
 JsonValue JsonValue::String(std::string value) {
   JsonValue json;
-  json.value_ = std::move(value);
+  json.kind_ = Kind::kString;
+  json.text_ = std::move(value);
   return json;
 }
 
 JsonValue JsonValue::Array(std::vector<JsonValue> items) {
   JsonValue json;
-  json.value_ = std::move(items);
+  json.kind_ = Kind::kArray;
+  if (!items.empty()) json.children_ = std::make_shared<Children>(Children{std::move(items), {}});
   return json;
 }
 
 JsonValue JsonValue::Object(std::vector<JsonMember> members) {
   MergeRepeatedKeys(members);
   JsonValue json;
-  json.value_ = std::move(members);
+  json.kind_ = Kind::kObject;
+  if (!members.empty()) {
+    json.children_ = std::make_shared<Children>(Children{{}, std::move(members)});
+  }
   return json;
-}
-
-bool JsonValue::boolean() const {
-  const bool* value = std::get_if<bool>(&value_);
-  return value != nullptr && *value;
-}
-
-const std::string& JsonValue::text() const {
-  static const std::string empty;
-  if (const auto* string = std::get_if<std::string>(&value_)) return *string;
-  const auto* number = std::get_if<NumberText>(&value_);
-  return number == nullptr ? empty : number->digits;
 }
 
 const std::vector<JsonValue>& JsonValue::items() const {
   static const std::vector<JsonValue> empty;
-  const auto* items = std::get_if<std::vector<JsonValue>>(&value_);
-  return items == nullptr ? empty : *items;
+  return children_ == nullptr ? empty : children_->items;
 }
 
 const std::vector<JsonMember>& JsonValue::members() const {
   static const std::vector<JsonMember> empty;
-  const auto* members = std::get_if<std::vector<JsonMember>>(&value_);
-  return members == nullptr ? empty : *members;
+  return children_ == nullptr ? empty : children_->members;
 }
 
 const JsonValue* JsonValue::Find(std::string_view key) const {

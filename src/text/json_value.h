@@ -5,11 +5,11 @@
 // format is defined by it.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/result.h"
@@ -34,7 +34,7 @@ class JsonValue {
   /// A key that stands twice keeps its first place and takes its last value, as in Python.
   static JsonValue Object(std::vector<JsonMember> members);
 
-  Kind kind() const { return static_cast<Kind>(value_.index()); }
+  Kind kind() const { return kind_; }
   bool is_null() const { return kind() == Kind::kNull; }
   bool is_boolean() const { return kind() == Kind::kBoolean; }
   bool is_number() const { return kind() == Kind::kNumber; }
@@ -43,9 +43,9 @@ class JsonValue {
   bool is_object() const { return kind() == Kind::kObject; }
 
   /// False for other kinds.
-  bool boolean() const;
+  bool boolean() const { return boolean_; }
   /// A string's contents (UTF-8), or a number as Python writes it. Empty for other kinds.
-  const std::string& text() const;
+  const std::string& text() const { return text_; }
   /// Empty for other kinds than arrays, or objects.
   const std::vector<JsonValue>& items() const;
   const std::vector<JsonMember>& members() const;
@@ -62,13 +62,13 @@ class JsonValue {
   friend bool operator==(const JsonValue&, const JsonValue&);
 
  private:
-  struct NumberText {
-    std::string digits;
-  };
-  // In the order of Kind.
-  std::variant<std::monostate, bool, NumberText, std::string, std::vector<JsonValue>,
-               std::vector<JsonMember>>
-      value_;
+  struct Children;
+
+  Kind kind_ = Kind::kNull;
+  bool boolean_ = false;
+  std::string text_;
+  // Of arrays and objects; never changed, so copies share it.
+  std::shared_ptr<const Children> children_;
 };
 
 struct JsonMember {
