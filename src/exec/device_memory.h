@@ -51,8 +51,8 @@ struct MemorySizes {
 
 class DeviceMemory;
 
-/// The buffers of one Program inside a DeviceMemory. T below must be the buffer's element type,
-/// which Create has checked for every operand of the Program.
+/// The buffers of one Program inside a DeviceMemory. T below must be the buffer's element type;
+/// that operands have the types their opcodes need is part of what the verifier proves.
 class ProgramMemory {
  public:
   const program::Program& program() const { return **program_; }
@@ -104,8 +104,8 @@ class ProgramMemory {
 class DeviceMemory {
  public:
   /// `programs`: row buckets of one model with the same state, ascending or not. Errors: kUsage if
-  /// they disagree about state, vocabulary or activation type; kBadProgram if a buffer has another
-  /// type than its instructions need; kOutOfMemory before anything is allocated.
+  /// they disagree about state, vocabulary, workers or activation type; kBadProgram if one has no
+  /// buffer of logits; kOutOfMemory before anything is allocated.
   static Result<std::unique_ptr<DeviceMemory>> Create(
       std::vector<program::VerifiedProgram> programs, HugePages huge_pages);
 

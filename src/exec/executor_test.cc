@@ -484,6 +484,33 @@ TEST_P(StepChecks, SlotThatDoesNotExistCannotBeReleased) {
   EXPECT_TRUE(executor->ReleaseSlot(1).has_value());
 }
 
+TEST_P(StepChecks, FailureHalfWayLosesTheSequencesOfTheStepOnly) {
+  ExecutorSpec spec = Spec();
+  spec.row_buckets = {8};
+  spec.num_slots = 3;
+  const auto free = Make(spec);
+  ASSERT_NE(free, nullptr);
+  const std::vector<std::int32_t> tokens = {5, 6, 7, 8, 9, 10};
+  const LogitRows want = FeedOrFail(*free, 0, tokens, 1);
+  // One row chooses 4 experts, several rows choose more.
+  spec.max_active_experts = 4;
+  const auto executor = Make(spec);
+  ASSERT_NE(executor, nullptr);
+  LogitRows have = FeedOrFail(*executor, 0, std::span(tokens).first(3), 1);
+  FeedOrFail(*executor, 1, tokens, 1);
+  const Error error = Refused(*executor, {{1, 6, 2}, {2, 0, 4}}, {1, 2, 3, 4, 5, 6}, {0});
+  EXPECT_EQ(ErrorCodeName(error.code), ErrorCodeName(ErrorCode::kInternal));
+  EXPECT_NE(error.message.find("experts"), std::string::npos) << error.message;
+  const Sequences& sequences = executor->memory().sequences();
+  EXPECT_EQ(sequences.Length(0), 3);
+  EXPECT_EQ(sequences.Length(1), 0);
+  EXPECT_EQ(sequences.Length(2), 0);
+  const LogitRows rest = FeedOrFail(*executor, 0, std::span(tokens).subspan(3), 1, 3);
+  have.insert(have.end(), rest.begin(), rest.end());
+  EXPECT_EQ(FirstDifference(want, have), "");
+  EXPECT_EQ(FirstDifference(want, FeedOrFail(*executor, 1, tokens, 1)), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(, StepChecks, ::testing::Values(true, false),
                          [](const auto& test) { return test.param ? "reference" : "cpu"; });
 

@@ -374,6 +374,10 @@ class Runner {
     const std::int64_t active = Plan(2).Build(ids.data, ids.stride, weights.data, weights.stride,
                                               trip_, instruction_.imm[1]);
     if (active < 0) return "the router chose an expert that does not exist";
+    constexpr auto kRegister = static_cast<std::size_t>(program::Register::kActiveExperts);
+    if (active > view_.program.registers[kRegister].max_value) {
+      return "more experts were chosen than register active_experts may count";
+    }
     device_.SetActiveExperts(active);
     return nullptr;
   }

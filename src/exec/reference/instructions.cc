@@ -313,6 +313,12 @@ Status BuildPlan(const Step<Act>& step) {
   const std::int64_t active = PlanOf(view, 2).Build(
       ids.data, ids.stride, weights.data, weights.stride, step.trip(), step.instruction().imm[1]);
   if (active < 0) return Fail(ErrorCode::kInternal, "route plan: expert id out of range");
+  const std::int64_t bound =
+      view.program.registers[static_cast<std::size_t>(Register::kActiveExperts)].max_value;
+  if (active > bound) {
+    return Fail(ErrorCode::kInternal, "route plan: {} active experts, at most {} expected", active,
+                bound);
+  }
   step.device.SetActiveExperts(active);
   return {};
 }

@@ -47,15 +47,12 @@ class Interpreter : public Executor {
   }
 
   Result<Logits> Step(const StepInput& input) override {
-    if (broken_) {
-      return Fail(ErrorCode::kInternal, "an earlier step stopped half way; the counters are lost");
-    }
     MEGALITH_ASSIGN_OR_RETURN(const std::size_t index, memory_->BeginStep(input));
     const kernels::ScopedFlushDenormals flush;
     Status status = RunWorkers(index);
     memory_->FinishStep(status.has_value());
     if (!status) {
-      broken_ = true;
+      states_[index] = ProgramState(*memory_->program(index));  // counters of a half-run step
       return tl::unexpected<Error>(std::move(status).error());
     }
     return memory_->StepLogits(index);
@@ -167,7 +164,6 @@ class Interpreter : public Executor {
   ReferenceOptions options_;
   std::mt19937_64 random_;
   std::vector<ProgramState> states_;
-  bool broken_ = false;
 };
 
 }  // namespace

@@ -16,13 +16,15 @@ std::mutex cache_mutex;
 
 /// What of a spec decides a Program.
 using ProgramKey = std::tuple<std::string, DType, std::int32_t, std::int32_t, std::int32_t,
-                              std::int32_t, std::int32_t, std::int32_t>;
+                              std::int32_t, std::int32_t, std::int32_t, std::int64_t>;
 
 Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoint,
                                              const ExecutorSpec& spec, std::int32_t bucket) {
   static std::map<ProgramKey, program::VerifiedProgram> cache;
-  const ProgramKey key{spec.directory, spec.activation_dtype, spec.num_workers,   bucket,
-                       spec.num_slots, spec.page_tokens,      spec.max_positions, spec.num_pages};
+  const ProgramKey key{
+      spec.directory,         spec.activation_dtype, spec.num_workers,   bucket,
+      spec.num_slots,         spec.page_tokens,      spec.max_positions, spec.num_pages,
+      spec.max_active_experts};
   if (const auto found = cache.find(key); found != cache.end()) return found->second;
   program::CompileOptions options;
   options.num_workers = spec.num_workers;
@@ -35,6 +37,10 @@ Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoi
   MEGALITH_ASSIGN_OR_RETURN(program::Program program,
                             program::Compile(checkpoint.model(), options));
   if (spec.num_pages > 0) program.state.num_pages = spec.num_pages;
+  if (spec.max_active_experts > 0) {
+    program.registers[static_cast<std::size_t>(program::Register::kActiveExperts)].max_value =
+        spec.max_active_experts;
+  }
   MEGALITH_ASSIGN_OR_RETURN(program::VerifiedProgram verified, program::Verify(std::move(program)));
   cache.emplace(key, verified);
   return verified;

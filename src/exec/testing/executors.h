@@ -36,7 +36,8 @@ struct ExecutorSpec {
   std::int32_t num_slots = 2;
   std::int32_t page_tokens = 16;
   std::int32_t max_positions = 256;
-  std::int32_t num_pages = 0;  ///< of the pool; 0: enough for all slots at full length
+  std::int32_t num_pages = 0;           ///< of the pool; 0: enough for all slots at full length
+  std::int64_t max_active_experts = 0;  ///< bound of that register; 0: as compiled
 
   std::uint64_t interleaving_seed = 0;  ///< interpreter only
   InstructionObserver observer;         ///< interpreter only
