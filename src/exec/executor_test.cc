@@ -597,6 +597,46 @@ TEST(CpuEngine, WeightsOfAnotherWorkerCountAreRefused) {
   EXPECT_EQ(ErrorCodeName(engine.error().code), ErrorCodeName(ErrorCode::kUsage));
 }
 
+TEST(DeviceMemory, RowBucketsWithOtherStateAreRefused) {
+  ExecutorSpec spec;
+  spec.directory = Directory("k3-unit");
+  std::vector<program::VerifiedProgram> programs = MakePrograms(spec).value();
+  spec.row_buckets = {1};
+  spec.num_slots = 3;
+  programs.push_back(MakePrograms(spec).value().front());
+  const auto memory = DeviceMemory::Create(programs, HugePages::kOff);
+  ASSERT_FALSE(memory.has_value());
+  EXPECT_EQ(ErrorCodeName(memory.error().code), ErrorCodeName(ErrorCode::kUsage));
+  EXPECT_NE(memory.error().message.find("slots 3/2"), std::string::npos) << memory.error().message;
+}
+
+TEST(DeviceMemory, StateThatDoesNotFitIsRefusedBeforeAllocating) {
+  ExecutorSpec spec;
+  spec.directory = Directory("k3-unit");
+  spec.num_slots = 20'000;
+  spec.max_positions = 1 << 20;
+  spec.page_tokens = 1024;
+  const auto memory = DeviceMemory::Create(MakePrograms(spec).value(), HugePages::kOff);
+  ASSERT_FALSE(memory.has_value());
+  EXPECT_EQ(ErrorCodeName(memory.error().code), ErrorCodeName(ErrorCode::kOutOfMemory));
+}
+
+TEST(DeviceMemory, SizesFollowFromTheModel) {
+  ExecutorSpec spec;
+  spec.directory = Directory("k3-unit");
+  spec.num_slots = 3;
+  spec.page_tokens = 16;
+  spec.max_positions = 100;
+  const auto memory = DeviceMemory::Create(MakePrograms(spec).value(), HugePages::kOff);
+  ASSERT_TRUE(memory.has_value()) << memory.error().message;
+  const MemorySizes& sizes = (*memory)->sizes();
+  // One KDA layer: 4 heads of 64 x 64 f32 and three rows of q, k, v; one MLA layer: 128 + 32.
+  EXPECT_EQ(sizes.kda_state, 3 * 4 * 64 * 64 * 4);
+  EXPECT_EQ(sizes.conv_state, 3 * 3 * 3 * 4 * 64 * 2);
+  EXPECT_EQ(sizes.mla_cache, 3 * 7 * 16 * (128 + 32) * 2);
+  EXPECT_GT(sizes.activations, 0);
+}
+
 TEST(ReferenceExecutor, ObserverSeesInstructionsAndCanStop) {
   ExecutorSpec spec;
   spec.directory = Directory("k3-unit");
