@@ -28,7 +28,7 @@ class ElementwiseTest : public test::PathTest {
 
 /// Ordinary values with some large, infinite and NaN ones between.
 float AnyValue(Random& random) {
-  switch (random.Below(40)) {
+  switch (random.Below(44)) {
     case 0:
       return std::numeric_limits<float>::infinity();
     case 1:
@@ -37,6 +37,13 @@ float AnyValue(Random& random) {
       return std::numeric_limits<float>::quiet_NaN();
     case 3:
       return random.AnyFinite();
+    // NaNs that rounding to bf16 by addition would turn into zero or infinity.
+    case 40:
+      return std::bit_cast<float>(0x7fffffffu);
+    case 41:
+      return std::bit_cast<float>(0xffffffffu);
+    case 42:
+      return std::bit_cast<float>(0x7f800001u);
     case 4:
       return 100.0f * random.Normal();
     default:

@@ -3,7 +3,7 @@
 namespace megalith::kernels::MEGALITH_PATH {
 
 template <typename Act>
-inline Vec RoundToAct(Vec v) {
+MEGALITH_INLINE Vec RoundToAct(Vec v) {
   if constexpr (std::is_same_v<Act, Bf16>) {
     return RoundBf16(v);
   } else {
@@ -12,13 +12,13 @@ inline Vec RoundToAct(Vec v) {
 }
 
 template <int kCount>
-inline Vec PolynomialOf(const float (&c)[kCount], Vec x) {
+MEGALITH_INLINE Vec PolynomialOf(const float (&c)[kCount], Vec x) {
   Vec sum = Set1(c[kCount - 1]);
   for (int i = kCount - 2; i >= 0; --i) sum = sum * x + Set1(c[i]);
   return sum;
 }
 
-inline Vec ExpOf(Vec x) {
+MEGALITH_INLINE Vec ExpOf(Vec x) {
   using namespace constants;
   const Vec magic = Set1(kRoundToInteger);
   const Vec shifted = x * Set1(kLog2E) + magic;
@@ -31,13 +31,13 @@ inline Vec ExpOf(Vec x) {
   return Select(IsNan(x), x, result);
 }
 
-inline Vec SigmoidOf(Vec x) {
+MEGALITH_INLINE Vec SigmoidOf(Vec x) {
   const Vec one = Set1(1.0f);
   const Vec z = ExpOf(Zero() - Abs(x));
   return Select(Less(x, Zero()), z, one) / (one + z);
 }
 
-inline Vec TanhOf(Vec x) {
+MEGALITH_INLINE Vec TanhOf(Vec x) {
   using namespace constants;
   const Vec one = Set1(1.0f);
   const Vec magnitude = Abs(x);
@@ -48,7 +48,7 @@ inline Vec TanhOf(Vec x) {
   return CopySign(Select(Less(magnitude, Set1(kTanhSmall)), small, large), x);
 }
 
-inline Vec SoftplusOf(Vec x) {
+MEGALITH_INLINE Vec SoftplusOf(Vec x) {
   const Vec z = ExpOf(Zero() - Abs(x));
   const Vec twice_s = (z + z) / (Set1(2.0f) + z);
   const Vec s = twice_s * Set1(0.5f);
@@ -57,9 +57,9 @@ inline Vec SoftplusOf(Vec x) {
   return Select(Less(Zero(), x), x, Zero()) + log;
 }
 
-inline Vec SiluOf(Vec x) { return x * SigmoidOf(x); }
+MEGALITH_INLINE Vec SiluOf(Vec x) { return x * SigmoidOf(x); }
 
-inline Vec SituOf(Vec gate, Vec up, float beta, float linear_beta) {
+MEGALITH_INLINE Vec SituOf(Vec gate, Vec up, float beta, float linear_beta) {
   const Vec capped_up =
       linear_beta > 0.0f ? Set1(linear_beta) * TanhOf(up / Set1(linear_beta)) : up;
   return ((Set1(beta) * TanhOf(gate / Set1(beta))) * SigmoidOf(gate)) * capped_up;
@@ -75,11 +75,11 @@ inline void ForEachVector(std::int64_t count, Function function) {
 
 /// LoadN that is Load for a full vector.
 template <typename T>
-inline Vec LoadUpTo(const T* p, std::int64_t n) {
+MEGALITH_INLINE Vec LoadUpTo(const T* p, std::int64_t n) {
   return n == kLanes ? Load(p) : LoadN(p, n);
 }
 template <typename T>
-inline void StoreUpTo(Vec v, T* p, std::int64_t n) {
+MEGALITH_INLINE void StoreUpTo(Vec v, T* p, std::int64_t n) {
   if (n == kLanes) {
     Store(v, p);
   } else {

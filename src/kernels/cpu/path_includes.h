@@ -15,3 +15,7 @@
 #include "kernels/kernel_table.h"
 #include "kernels/layout.h"
 #include "kernels/numerics.h"
+
+/// For functions that take or return vectors: GCC would pass a pair of AVX2 registers through
+/// memory, and the reload waits for the stores (SiTU took four times as long).
+#define MEGALITH_INLINE inline __attribute__((always_inline))

@@ -17,11 +17,11 @@ inline constexpr int kKdaVectors = 4;
 inline constexpr int kLatentVectors = 4;
 
 /// 8 bf16 as floats.
-inline __m256 WidenBits(__m128i bits) {
+MEGALITH_INLINE __m256 WidenBits(__m128i bits) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 /// Round to nearest even as ToBf16 does, the result in the high halves, low halves arbitrary.
-inline __m256i RoundToHighHalf(__m256 v) {
+MEGALITH_INLINE __m256i RoundToHighHalf(__m256 v) {
   const __m256i bits = _mm256_castps_si256(v);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
@@ -30,95 +30,95 @@ inline __m256i RoundToHighHalf(__m256 v) {
   return _mm256_blendv_epi8(rounded, quiet, is_nan);
 }
 
-inline Vec Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-inline Vec Set1(float value) {
+MEGALITH_INLINE Vec Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+MEGALITH_INLINE Vec Set1(float value) {
   const __m256 v = _mm256_set1_ps(value);
   return {v, v};
 }
-inline Vec Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline Vec Load(const Bf16* p) {
+MEGALITH_INLINE Vec Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+MEGALITH_INLINE Vec Load(const Bf16* p) {
   const auto* source = reinterpret_cast<const __m128i*>(p);
   return {WidenBits(_mm_loadu_si128(source)), WidenBits(_mm_loadu_si128(source + 1))};
 }
 template <typename T>
-inline Vec LoadN(const T* p, std::int64_t n) {
+MEGALITH_INLINE Vec LoadN(const T* p, std::int64_t n) {
   T elements[kLanes] = {};
   std::memcpy(elements, p, static_cast<std::size_t>(n) * sizeof(T));
   return Load(elements);
 }
-inline void Store(Vec v, float* p) {
+MEGALITH_INLINE void Store(Vec v, float* p) {
   _mm256_storeu_ps(p, v.low);
   _mm256_storeu_ps(p + 8, v.high);
 }
-inline void Store(Vec v, Bf16* p) {
+MEGALITH_INLINE void Store(Vec v, Bf16* p) {
   const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(RoundToHighHalf(v.low), 16),
                                              _mm256_srli_epi32(RoundToHighHalf(v.high), 16));
   // The pack works within 128-bit lanes: quarters come out as 0 2 1 3.
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
 template <typename T>
-inline void StoreN(Vec v, T* p, std::int64_t n) {
+MEGALITH_INLINE void StoreN(Vec v, T* p, std::int64_t n) {
   T elements[kLanes];
   Store(v, elements);
   std::memcpy(p, elements, static_cast<std::size_t>(n) * sizeof(T));
 }
-inline Vec RoundBf16(Vec v) {
+MEGALITH_INLINE Vec RoundBf16(Vec v) {
   const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
   return {_mm256_castsi256_ps(_mm256_and_si256(RoundToHighHalf(v.low), high)),
           _mm256_castsi256_ps(_mm256_and_si256(RoundToHighHalf(v.high), high))};
 }
 
-inline Vec operator+(Vec a, Vec b) {
+MEGALITH_INLINE Vec operator+(Vec a, Vec b) {
   return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
 }
-inline Vec operator-(Vec a, Vec b) {
+MEGALITH_INLINE Vec operator-(Vec a, Vec b) {
   return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
 }
-inline Vec operator*(Vec a, Vec b) {
+MEGALITH_INLINE Vec operator*(Vec a, Vec b) {
   return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
 }
-inline Vec operator/(Vec a, Vec b) {
+MEGALITH_INLINE Vec operator/(Vec a, Vec b) {
   return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
 }
-inline Vec FusedMultiplyAdd(Vec a, Vec b, Vec c) {
+MEGALITH_INLINE Vec FusedMultiplyAdd(Vec a, Vec b, Vec c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
-inline Vec Max(Vec a, Vec b) {
+MEGALITH_INLINE Vec Max(Vec a, Vec b) {
   return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
 }
-inline Vec Abs(Vec v) {
+MEGALITH_INLINE Vec Abs(Vec v) {
   const __m256 sign_bit = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign_bit, v.low), _mm256_andnot_ps(sign_bit, v.high)};
 }
-inline Vec CopySign(Vec magnitude, Vec sign) {
+MEGALITH_INLINE Vec CopySign(Vec magnitude, Vec sign) {
   const __m256 sign_bit = _mm256_set1_ps(-0.0f);
   const Vec m = Abs(magnitude);
   return {_mm256_or_ps(m.low, _mm256_and_ps(sign_bit, sign.low)),
           _mm256_or_ps(m.high, _mm256_and_ps(sign_bit, sign.high))};
 }
-inline __m256 AddToExponentHalf(__m256 v, __m256 shifted) {
+MEGALITH_INLINE __m256 AddToExponentHalf(__m256 v, __m256 shifted) {
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(v),
                                               _mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
 }
-inline Vec AddToExponent(Vec v, Vec shifted) {
+MEGALITH_INLINE Vec AddToExponent(Vec v, Vec shifted) {
   return {AddToExponentHalf(v.low, shifted.low), AddToExponentHalf(v.high, shifted.high)};
 }
 
-inline Mask Less(Vec a, Vec b) {
+MEGALITH_INLINE Mask Less(Vec a, Vec b) {
   return {_mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ), _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ)};
 }
-inline Mask IsNan(Vec v) {
+MEGALITH_INLINE Mask IsNan(Vec v) {
   return {_mm256_cmp_ps(v.low, v.low, _CMP_UNORD_Q), _mm256_cmp_ps(v.high, v.high, _CMP_UNORD_Q)};
 }
-inline Vec Select(Mask mask, Vec a, Vec b) {
+MEGALITH_INLINE Vec Select(Mask mask, Vec a, Vec b) {
   return {_mm256_blendv_ps(b.low, a.low, mask.low), _mm256_blendv_ps(b.high, a.high, mask.high)};
 }
-inline std::uint32_t EqualBits(Vec a, Vec b) {
+MEGALITH_INLINE std::uint32_t EqualBits(Vec a, Vec b) {
   const int low = _mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_EQ_OQ));
   const int high = _mm256_movemask_ps(_mm256_cmp_ps(a.high, b.high, _CMP_EQ_OQ));
   return static_cast<std::uint32_t>(low) | static_cast<std::uint32_t>(high) << 8;
 }
-inline float SumLanes(Vec v) {
+MEGALITH_INLINE float SumLanes(Vec v) {
   const __m256 eight = _mm256_add_ps(v.low, v.high);
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -189,13 +189,13 @@ struct Mxfp4Pairs {
     *second = _mm256_or_si256(_mm256_andnot_si256(low_bytes, upper), _mm256_srli_epi16(lower, 8));
   }
 };
-inline Vec LoadScales(const std::byte* p) {
+MEGALITH_INLINE Vec LoadScales(const std::byte* p) {
   const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {
       _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(scales), 23)),
       _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(scales, 8)), 23))};
 }
-inline void PrefetchLine(const std::byte* p) {
+MEGALITH_INLINE void PrefetchLine(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
 }
 

@@ -14,71 +14,79 @@ inline constexpr int kMatmulRowsPerPass = 8;
 inline constexpr int kKdaVectors = 8;
 inline constexpr int kLatentVectors = 8;
 
-inline __mmask16 FirstLanes(std::int64_t n) { return static_cast<__mmask16>((1u << n) - 1u); }
+MEGALITH_INLINE __mmask16 FirstLanes(std::int64_t n) {
+  return static_cast<__mmask16>((1u << n) - 1u);
+}
 /// bf16 bits in the low halves.
-inline __m512 WidenBits(__m256i bits) {
+MEGALITH_INLINE __m512 WidenBits(__m256i bits) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 /// Round to nearest even as ToBf16 does, the result in the high halves, low halves arbitrary.
-inline __m512i RoundToHighHalf(__m512 v) {
+MEGALITH_INLINE __m512i RoundToHighHalf(__m512 v) {
   const __m512i bits = _mm512_castps_si512(v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
   return _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet);
 }
-inline __m256i RoundToBits(__m512 v) {
+MEGALITH_INLINE __m256i RoundToBits(__m512 v) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(RoundToHighHalf(v), 16));
 }
 
-inline Vec Zero() { return {_mm512_setzero_ps()}; }
-inline Vec Set1(float value) { return {_mm512_set1_ps(value)}; }
-inline Vec Load(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline Vec Load(const Bf16* p) {
+MEGALITH_INLINE Vec Zero() { return {_mm512_setzero_ps()}; }
+MEGALITH_INLINE Vec Set1(float value) { return {_mm512_set1_ps(value)}; }
+MEGALITH_INLINE Vec Load(const float* p) { return {_mm512_loadu_ps(p)}; }
+MEGALITH_INLINE Vec Load(const Bf16* p) {
   return {WidenBits(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
-inline Vec LoadN(const float* p, std::int64_t n) {
+MEGALITH_INLINE Vec LoadN(const float* p, std::int64_t n) {
   return {_mm512_maskz_loadu_ps(FirstLanes(n), p)};
 }
-inline Vec LoadN(const Bf16* p, std::int64_t n) {
+MEGALITH_INLINE Vec LoadN(const Bf16* p, std::int64_t n) {
   return {WidenBits(_mm256_maskz_loadu_epi16(FirstLanes(n), p))};
 }
-inline void Store(Vec v, float* p) { _mm512_storeu_ps(p, v.v); }
-inline void Store(Vec v, Bf16* p) {
+MEGALITH_INLINE void Store(Vec v, float* p) { _mm512_storeu_ps(p, v.v); }
+MEGALITH_INLINE void Store(Vec v, Bf16* p) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), RoundToBits(v.v));
 }
-inline void StoreN(Vec v, float* p, std::int64_t n) {
+MEGALITH_INLINE void StoreN(Vec v, float* p, std::int64_t n) {
   _mm512_mask_storeu_ps(p, FirstLanes(n), v.v);
 }
-inline void StoreN(Vec v, Bf16* p, std::int64_t n) {
+MEGALITH_INLINE void StoreN(Vec v, Bf16* p, std::int64_t n) {
   _mm256_mask_storeu_epi16(p, FirstLanes(n), RoundToBits(v.v));
 }
-inline Vec RoundBf16(Vec v) {
+MEGALITH_INLINE Vec RoundBf16(Vec v) {
   const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   return {_mm512_castsi512_ps(_mm512_and_si512(RoundToHighHalf(v.v), high))};
 }
 
-inline Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
-inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
-inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
-inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
-inline Vec FusedMultiplyAdd(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-inline Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
-inline Vec Abs(Vec v) { return {_mm512_abs_ps(v.v)}; }
-inline Vec CopySign(Vec magnitude, Vec sign) {
+MEGALITH_INLINE Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
+MEGALITH_INLINE Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
+MEGALITH_INLINE Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+MEGALITH_INLINE Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
+MEGALITH_INLINE Vec FusedMultiplyAdd(Vec a, Vec b, Vec c) {
+  return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
+MEGALITH_INLINE Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
+MEGALITH_INLINE Vec Abs(Vec v) { return {_mm512_abs_ps(v.v)}; }
+MEGALITH_INLINE Vec CopySign(Vec magnitude, Vec sign) {
   const __m512 sign_bit = _mm512_set1_ps(-0.0f);
   return {_mm512_or_ps(_mm512_andnot_ps(sign_bit, magnitude.v), _mm512_and_ps(sign_bit, sign.v))};
 }
-inline Vec AddToExponent(Vec v, Vec shifted) {
+MEGALITH_INLINE Vec AddToExponent(Vec v, Vec shifted) {
   return {_mm512_castsi512_ps(_mm512_add_epi32(
       _mm512_castps_si512(v.v), _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23)))};
 }
 
-inline Mask Less(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
-inline Mask IsNan(Vec v) { return {_mm512_cmp_ps_mask(v.v, v.v, _CMP_UNORD_Q)}; }
-inline Vec Select(Mask mask, Vec a, Vec b) { return {_mm512_mask_mov_ps(b.v, mask.bits, a.v)}; }
-inline std::uint32_t EqualBits(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
-inline float SumLanes(Vec v) {
+MEGALITH_INLINE Mask Less(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+MEGALITH_INLINE Mask IsNan(Vec v) { return {_mm512_cmp_ps_mask(v.v, v.v, _CMP_UNORD_Q)}; }
+MEGALITH_INLINE Vec Select(Mask mask, Vec a, Vec b) {
+  return {_mm512_mask_mov_ps(b.v, mask.bits, a.v)};
+}
+MEGALITH_INLINE std::uint32_t EqualBits(Vec a, Vec b) {
+  return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ);
+}
+MEGALITH_INLINE float SumLanes(Vec v) {
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v.v), _mm512_extractf32x8_ps(v.v, 1));
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -131,11 +139,11 @@ struct Mxfp4Pairs {
                                                                 _mm512_load_si512(kE2m1Bf16)))}};
   }
 };
-inline Vec LoadScales(const std::byte* p) {
+MEGALITH_INLINE Vec LoadScales(const std::byte* p) {
   const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scales), 23))};
 }
-inline void PrefetchLine(const std::byte* p) {
+MEGALITH_INLINE void PrefetchLine(const std::byte* p) {
   _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
 }
 
