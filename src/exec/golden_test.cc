@@ -39,6 +39,26 @@ TEST_P(Golden, Float32LogitsMatch) {
   }
 }
 
+TEST_P(Golden, Float32InterpreterLogitsMatch) {
+  ExecutorSpec spec;
+  spec.directory = Directory();
+  spec.reference = true;
+  spec.activation_dtype = DType::kF32;
+  spec.num_workers = 2;
+  spec.row_buckets = {64};
+  const auto cases = LoadGoldenCases(spec.directory);
+  ASSERT_TRUE(cases.has_value()) << cases.error().message;
+  auto executor = MakeExecutor(spec);
+  ASSERT_TRUE(executor.has_value()) << executor.error().message;
+  for (const GoldenCase& golden : *cases) {
+    const auto want = LoadRows(golden.logits_path);
+    ASSERT_TRUE(want.has_value()) << want.error().message;
+    const auto have = Feed(**executor, 0, golden.Tokens(), 64);
+    ASSERT_TRUE(have.has_value()) << have.error().message;
+    EXPECT_LE(Compare(*want, *have).max_abs, 1e-3) << golden.tag;
+  }
+}
+
 TEST_P(Golden, Bf16LogitsAreAsCloseAsTheReleasedCode) {
   for (const kernels::Isa isa : kernels::SupportedIsas()) {
     ExecutorSpec spec;
