@@ -256,7 +256,7 @@ TEST_P(MatmulAccuracyTest, ReferenceIsWithinTheBoundOfItsAdditions) {
       if (bound > 0.0) used = std::max(used, error / bound);
     }
   }
-  RecordProperty("percent_of_bound_used", static_cast<int>(100.0 * used));
+  RecordProperty("per_mille_of_bound_used", static_cast<int>(1000.0 * used));
 }
 
 INSTANTIATE_TEST_SUITE_P(
