@@ -96,6 +96,18 @@ TEST(ChatParser, ShortenedCloseBeforeTheNextSection) {
   EXPECT_EQ(reply.content, "answer");
 }
 
+TEST(ChatParser, ShortenedCloseOfAnyElement) {
+  const ChatReply reply = Stream(
+      Spelled("<|close|>think<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|>"
+              "<|open|>argument key=\"a\" type=\"string\"<|sep|>x<|close|>argument<|close|>call"
+              "<|open|>call tool=\"g\" index=\"2\"<|sep|><|close|>call<|end_of_msg|>"));
+  ASSERT_EQ(reply.tool_calls.size(), 2u);
+  EXPECT_EQ(reply.tool_calls[0].arguments, R"({"a":"x"})");
+  EXPECT_EQ(reply.tool_calls[1].name, "g");
+  // Text behind the close of a channel is outside, also if an unknown element follows.
+  EXPECT_EQ(Stream(Spelled("a<|close|>think<|open|>aside<|sep|>b<|end_of_msg|>")).reasoning, "a");
+}
+
 TEST(ChatParser, EchoOfThePrefixIsSwallowed) {
   ChatReply reply =
       Stream(Spelled("<|open|>think<|sep|>a<|close|>think<|sep|><|open|>response<|sep|>b"));
