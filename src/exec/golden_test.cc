@@ -16,12 +16,9 @@ class Golden : public ::testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(Golden, Float32LogitsMatch) {
-  ExecutorSpec spec;
-  spec.directory = Directory();
-  spec.activation_dtype = DType::kF32;
-  spec.num_workers = 2;
-  spec.row_buckets = {64};
+/// Feeds every case of the set and continues it greedily; `check` compares the logits.
+template <typename Check>
+void RunCases(const ExecutorSpec& spec, Check check) {
   const auto cases = LoadGoldenCases(spec.directory);
   ASSERT_TRUE(cases.has_value()) << cases.error().message;
   auto executor = MakeExecutor(spec);
@@ -31,31 +28,24 @@ TEST_P(Golden, Float32LogitsMatch) {
     ASSERT_TRUE(want.has_value()) << want.error().message;
     const auto have = Feed(**executor, 0, golden.Tokens(), 64);
     ASSERT_TRUE(have.has_value()) << have.error().message;
-    const Distance distance = Compare(*want, *have);
-    EXPECT_LE(distance.max_abs, 1e-3) << golden.tag;
+    check(golden, Compare(*want, *have));
     const auto generated = Greedy(**executor, 1, golden.prompt, golden.generated.size(), 64);
     ASSERT_TRUE(generated.has_value()) << generated.error().message;
-    EXPECT_EQ(*generated, golden.generated) << golden.tag;
+    EXPECT_EQ(*generated, golden.generated) << golden.tag << " " << Describe(spec);
   }
 }
 
-TEST_P(Golden, Float32InterpreterLogitsMatch) {
-  ExecutorSpec spec;
-  spec.directory = Directory();
-  spec.reference = true;
-  spec.activation_dtype = DType::kF32;
-  spec.num_workers = 2;
-  spec.row_buckets = {64};
-  const auto cases = LoadGoldenCases(spec.directory);
-  ASSERT_TRUE(cases.has_value()) << cases.error().message;
-  auto executor = MakeExecutor(spec);
-  ASSERT_TRUE(executor.has_value()) << executor.error().message;
-  for (const GoldenCase& golden : *cases) {
-    const auto want = LoadRows(golden.logits_path);
-    ASSERT_TRUE(want.has_value()) << want.error().message;
-    const auto have = Feed(**executor, 0, golden.Tokens(), 64);
-    ASSERT_TRUE(have.has_value()) << have.error().message;
-    EXPECT_LE(Compare(*want, *have).max_abs, 1e-3) << golden.tag;
+TEST_P(Golden, Float32LogitsMatchInEngineAndInterpreter) {
+  for (const bool reference : {false, true}) {
+    ExecutorSpec spec;
+    spec.directory = Directory();
+    spec.reference = reference;
+    spec.activation_dtype = DType::kF32;
+    spec.num_workers = 2;
+    spec.row_buckets = {64};
+    RunCases(spec, [&spec](const GoldenCase& golden, const Distance& distance) {
+      EXPECT_LE(distance.max_abs, 1e-3) << golden.tag << " " << Describe(spec);
+    });
   }
 }
 
@@ -66,24 +56,11 @@ TEST_P(Golden, Bf16LogitsAreAsCloseAsTheReleasedCode) {
     spec.isa = isa;
     spec.num_workers = 2;
     spec.row_buckets = {64};
-    const auto cases = LoadGoldenCases(spec.directory);
-    ASSERT_TRUE(cases.has_value()) << cases.error().message;
-    auto executor = MakeExecutor(spec);
-    ASSERT_TRUE(executor.has_value()) << executor.error().message;
-    for (const GoldenCase& golden : *cases) {
-      const auto want = LoadRows(golden.logits_path);
-      ASSERT_TRUE(want.has_value()) << want.error().message;
-      const auto have = Feed(**executor, 0, golden.Tokens(), 64);
-      ASSERT_TRUE(have.has_value()) << have.error().message;
-      const Distance distance = Compare(*want, *have);
+    RunCases(spec, [&spec](const GoldenCase& golden, const Distance& distance) {
       EXPECT_LE(distance.relative_l2, 3 * golden.bf16_relative_l2)
-          << golden.tag << " " << kernels::IsaName(isa);
-      EXPECT_LE(distance.mean_abs, 3 * golden.bf16_mean_abs)
-          << golden.tag << " " << kernels::IsaName(isa);
-      const auto generated = Greedy(**executor, 1, golden.prompt, golden.generated.size(), 64);
-      ASSERT_TRUE(generated.has_value()) << generated.error().message;
-      EXPECT_EQ(*generated, golden.generated) << golden.tag << " " << kernels::IsaName(isa);
-    }
+          << golden.tag << " " << Describe(spec);
+      EXPECT_LE(distance.mean_abs, 3 * golden.bf16_mean_abs) << golden.tag << " " << Describe(spec);
+    });
   }
 }
 
