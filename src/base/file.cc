@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 namespace megalith {
@@ -19,17 +20,45 @@ constexpr std::size_t kMaxReadBytes = std::size_t{1} << 30;
 
 std::string ErrnoText(int error) { return std::strerror(error); }
 
+/// kIo where the system ran out of something or the medium failed; else the path is at fault.
+ErrorCode CodeOfOpenError(int error) {
+  switch (error) {
+    case EIO:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+      return ErrorCode::kIo;
+    case ENXIO:  // a socket, or a device that is not there
+    case ENODEV:
+      return ErrorCode::kBadFile;
+    default:
+      return ErrorCode::kNotFound;
+  }
+}
+
+std::string_view KindOfFile(mode_t mode) {
+  if (S_ISDIR(mode)) return "is a directory";
+  if (S_ISFIFO(mode)) return "is a FIFO";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "is a device";
+  if (S_ISSOCK(mode)) return "is a socket";
+  return "is something else";
+}
+
 }  // namespace
 
 Result<RandomAccessFile> RandomAccessFile::Open(const std::string& path) {
   if (path.find('\0') != std::string::npos) {
     return Fail(ErrorCode::kUsage, "a path holds a zero byte");
   }
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK opening a FIFO waits for a writer. On regular files it has no effect.
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  int descriptor = -1;
+  do {
+    descriptor = ::open(path.c_str(), kFlags);
+  } while (descriptor < 0 && errno == EINTR);
   if (descriptor < 0) {
     const int error = errno;
-    const bool absent = error == ENOENT || error == ENOTDIR;
-    return Fail(absent ? ErrorCode::kNotFound : ErrorCode::kIo, "{}: {}", path, ErrnoText(error));
+    return Fail(CodeOfOpenError(error), "{}: {}", path, ErrnoText(error));
   }
   RandomAccessFile file(path, descriptor, 0);
   struct stat status {};
@@ -37,7 +66,8 @@ Result<RandomAccessFile> RandomAccessFile::Open(const std::string& path) {
     return Fail(ErrorCode::kIo, "{}: {}", path, ErrnoText(errno));
   }
   if (!S_ISREG(status.st_mode)) {
-    return Fail(ErrorCode::kIo, "{}: a regular file expected", path);
+    return Fail(ErrorCode::kBadFile, "{}: a regular file expected, it {}", path,
+                KindOfFile(status.st_mode));
   }
   file.size_bytes_ = static_cast<std::uint64_t>(status.st_size);
   return file;
@@ -111,6 +141,11 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+bool IsAbsent(const std::string& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
 Result<std::string> ReadTextFile(const std::string& path, std::uint64_t max_bytes) {

@@ -15,7 +15,9 @@ namespace megalith {
 /// A regular file opened for reading. Const after Open; reads may overlap in time.
 class RandomAccessFile {
  public:
-  /// kNotFound when the path does not exist; kIo when it cannot be opened or is not a regular file.
+  /// Never waits, also not for the writer of a FIFO. kNotFound with the system's text when the path
+  /// does not exist or cannot be opened (no permission, a loop of links); kBadFile when it is no
+  /// regular file, saying what it is; kIo when the system lacks descriptors or the medium fails.
   static Result<RandomAccessFile> Open(const std::string& path);
 
   RandomAccessFile(RandomAccessFile&& other) noexcept;
@@ -63,7 +65,11 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-/// The whole file as text. kBadFile when it is larger than `max_bytes`.
+/// Nothing is at `path`. False when something may be there that cannot be looked at: opening it
+/// tells why.
+bool IsAbsent(const std::string& path);
+
+/// The whole file as text. Errors as RandomAccessFile; kBadFile when it is larger than `max_bytes`.
 Result<std::string> ReadTextFile(const std::string& path, std::uint64_t max_bytes);
 
 }  // namespace megalith

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -61,8 +62,46 @@ TEST(RandomAccessFile, AbsentFileAndDirectoryAreRefused) {
   EXPECT_EQ(absent.error().code, ErrorCode::kNotFound);
   const auto directory = RandomAccessFile::Open(testing::TempDir());
   ASSERT_FALSE(directory);
-  EXPECT_EQ(directory.error().code, ErrorCode::kIo);
+  EXPECT_EQ(directory.error().code, ErrorCode::kBadFile);
+  EXPECT_NE(directory.error().message.find("is a directory"), std::string::npos);
   EXPECT_FALSE(RandomAccessFile::Open(std::string("/tmp\0/x", 7)));
+}
+
+TEST(RandomAccessFile, FifoAndDeviceAreRefusedWithoutWaiting) {
+  const TempFile temp("");
+  ASSERT_EQ(::unlink(temp.path().c_str()), 0);
+  ASSERT_EQ(::mkfifo(temp.path().c_str(), 0600), 0);
+  const auto fifo = RandomAccessFile::Open(temp.path());
+  ASSERT_FALSE(fifo);
+  EXPECT_EQ(fifo.error().code, ErrorCode::kBadFile);
+  EXPECT_NE(fifo.error().message.find("is a FIFO"), std::string::npos) << fifo.error().message;
+  EXPECT_FALSE(ReadTextFile(temp.path(), 10));
+  const auto device = RandomAccessFile::Open("/dev/null");
+  ASSERT_FALSE(device);
+  EXPECT_EQ(device.error().code, ErrorCode::kBadFile);
+  EXPECT_NE(device.error().message.find("is a device"), std::string::npos);
+}
+
+TEST(RandomAccessFile, PathThatCannotBeOpenedIsBadInputWithTheSystemsText) {
+  const TempFile temp("");
+  ASSERT_EQ(::unlink(temp.path().c_str()), 0);
+  EXPECT_TRUE(IsAbsent(temp.path()));
+  ASSERT_EQ(::symlink(temp.path().c_str(), temp.path().c_str()), 0);
+  const auto loop = RandomAccessFile::Open(temp.path());
+  ASSERT_FALSE(loop);
+  EXPECT_EQ(loop.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(loop.error().message.find(std::strerror(ELOOP)), std::string::npos);
+  EXPECT_FALSE(IsAbsent(temp.path()));
+}
+
+TEST(RandomAccessFile, FileWithoutPermissionSaysSo) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
+  const TempFile temp("abc");
+  ASSERT_EQ(::chmod(temp.path().c_str(), 0), 0);
+  const auto file = RandomAccessFile::Open(temp.path());
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(file.error().message.find(std::strerror(EACCES)), std::string::npos);
 }
 
 TEST(RandomAccessFile, MovedFromFileLeavesTheDescriptorToTheTarget) {

@@ -1,3 +1,4 @@
+#include "base/file.h"
 #include "text/hf_tokenizer.h"
 #include "text/read_file.h"
 #include "text/tokenizer.h"
@@ -9,10 +10,8 @@ constexpr std::size_t kMaxConfigBytes = std::size_t{16} << 20;
 // The tokenizer.json of a vocabulary of 160,000 tokens with its merges is about 20 MB.
 constexpr std::size_t kMaxHfTokenizerBytes = std::size_t{256} << 20;
 
-bool Exists(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
+// Also what cannot be looked at exists: reading it says why.
+bool Exists(const std::filesystem::path& path) { return !IsAbsent(path.string()); }
 
 }  // namespace
 

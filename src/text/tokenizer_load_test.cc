@@ -1,7 +1,10 @@
 // Loading a tokenizer from a folder: which files, and what is refused.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -90,6 +93,25 @@ TEST_F(TokenizerLoad, FolderInPlaceOfFileIsRefused) {
   std::filesystem::remove(dir_ / "tiktoken.model");
   std::filesystem::create_directory(dir_ / "tiktoken.model");
   EXPECT_EQ(LoadError().code, ErrorCode::kBadFile);
+  EXPECT_NE(LoadError().message.find("is a directory"), std::string::npos);
+}
+
+TEST_F(TokenizerLoad, FileThatCannotBeOpenedSaysWhy) {
+  WriteBoth();
+  std::filesystem::remove(dir_ / "tiktoken.model");
+  std::filesystem::create_symlink("tiktoken.model", dir_ / "tiktoken.model");
+  Error error = LoadError();
+  EXPECT_EQ(error.code, ErrorCode::kNotFound);
+  EXPECT_NE(error.message.find(std::strerror(ELOOP)), std::string::npos) << error.message;
+
+  WriteBoth();
+  if (::geteuid() == 0) return;  // root may read everything
+  std::filesystem::remove(dir_ / "tiktoken.model");
+  Write("tiktoken.model", MakeRankFile());
+  std::filesystem::permissions(dir_ / "tiktoken.model", std::filesystem::perms::none);
+  error = LoadError();
+  EXPECT_EQ(error.code, ErrorCode::kNotFound);
+  EXPECT_NE(error.message.find(std::strerror(EACCES)), std::string::npos) << error.message;
 }
 
 TEST_F(TokenizerLoad, AgreeingTokenizerJsonIsAccepted) {
