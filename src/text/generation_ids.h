@@ -16,7 +16,9 @@ namespace megalith::text {
 /// generation_config.json and config.json (top level and text_config), and the tokenizer's [EOS]
 /// and <|end_of_msg|>. All of them, because config and tokenizer of released models name different
 /// ones and the weights end with either. An absent generation_config.json or config.json adds
-/// nothing. Errors: kIo, kBadFile, kBadConfig (an id outside the vocabulary, naming file and key).
+/// nothing. Errors name the file's path: kNotFound (there, but cannot be opened), kIo, kBadFile;
+/// kBadConfig: a file that is no object, an id outside the vocabulary, an empty list, null in
+/// generation_config.json.
 Result<std::vector<TokenId>> FindStopIds(const std::filesystem::path& model_dir,
                                          const Tokenizer& tokenizer);
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "text/text_test_util.h"
 
@@ -32,6 +34,35 @@ TEST(FindStopIds, BadIdsNameFileAndKey) {
     EXPECT_NE(ids.error().message.find("text_config.eos_token_id"), std::string::npos);
   }
   EXPECT_EQ(FindStopIds("{", "", ReleasedTokenizer()).error().code, ErrorCode::kBadFile);
+}
+
+TEST(FindStopIds, GenerationConfigWithoutMeaningIsRefused) {
+  for (const char* text :
+       {"[]", "7", "null", R"({"eos_token_id":null})", R"({"eos_token_id":[]})"}) {
+    const auto ids = FindStopIds(text, "", ReleasedTokenizer());
+    ASSERT_FALSE(ids) << text;
+    EXPECT_EQ(ids.error().code, ErrorCode::kBadConfig) << ids.error().message;
+    EXPECT_NE(ids.error().message.find("generation_config.json"), std::string::npos);
+  }
+}
+
+TEST(FindStopIds, ErrorsOfFilesNameTheirPath) {
+  const auto dir = std::filesystem::path(testing::TempDir()) / "megalith_generation_ids";
+  std::filesystem::remove_all(dir);
+  std::filesystem::create_directories(dir);
+  const auto path = dir / "generation_config.json";
+  EXPECT_TRUE(FindStopIds(dir, ReleasedTokenizer()));
+  for (const char* text : {"", "{", "[]", R"({"eos_token_id":999999})"}) {
+    std::ofstream(path) << text;
+    const auto ids = FindStopIds(dir, ReleasedTokenizer());
+    ASSERT_FALSE(ids) << text;
+    EXPECT_NE(ids.error().message.find(path.string()), std::string::npos) << ids.error().message;
+  }
+  // What is there but cannot be opened does not count as absent.
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(path, path);
+  EXPECT_FALSE(FindStopIds(dir, ReleasedTokenizer()));
+  std::filesystem::remove_all(dir);
 }
 
 TEST(FindNeverGeneratedIds, AllSpecialsButFive) {

@@ -42,6 +42,12 @@ struct RankLine {
 
 Result<RankLine> ParseLine(std::string_view line, std::uint32_t number, std::string_view name,
                            std::string& decoded) {
+  if (!line.empty() && line.back() == '\r') {
+    return Fail(ErrorCode::kBadFile,
+                "{} line {}: the line ends with a carriage return; lines that end with a line feed "
+                "alone expected (was the file converted to Windows line ends?)",
+                name, number);
+  }
   const std::size_t space = line.find(' ');
   if (space == std::string_view::npos) {
     return Fail(ErrorCode::kBadFile, "{} line {}: \"base64 rank\" expected, no space found", name,

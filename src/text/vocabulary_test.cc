@@ -47,6 +47,13 @@ TEST(VocabularyParse, BadLinesAreRefused) {
   }
 }
 
+TEST(VocabularyParse, WindowsLineEndsAreNamed) {
+  std::string file = MakeRankFile();
+  file.insert(file.find('\n'), "\r");
+  const std::string error = ParseError(file);
+  EXPECT_NE(error.find("line 1: the line ends with a carriage return"), std::string::npos) << error;
+}
+
 TEST(VocabularyParse, RepeatedRankNamesBothLines) {
   const std::string error = ParseError(MakeRankFile() + "YWE= 7\n");
   EXPECT_NE(error.find("line 257"), std::string::npos) << error;
