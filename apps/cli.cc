@@ -24,7 +24,7 @@ CLI::App* AddCommand(CLI::App& app, Cli& cli, const std::string& name,
   command
       ->add_option("--workers", cli.common.workers,
                    "Worker threads; default: one for each physical core this process may use")
-      ->check(CLI::Range(1, 4096))
+      ->check(CLI::Range(1, kMaxWorkers))
       ->type_name("N");
   command
       ->add_option("--isa", cli.common.isa,

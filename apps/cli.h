@@ -16,6 +16,9 @@
 
 namespace megalith::apps {
 
+/// The verifier's work grows with the square of the workers; no machine has more cores than this.
+inline constexpr int kMaxWorkers = 1024;
+
 /// Options every command takes.
 struct CommonOptions {
   int workers = 0;     ///< 0: one for each physical core (DefaultWorkers)

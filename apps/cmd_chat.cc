@@ -4,22 +4,24 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cli.h"
 #include "commands.h"
+#include "console.h"
 #include "default_model.h"
 #include "engine/generate.h"
 #include "interrupt.h"
+#include "line_reader.h"
 #include "loading.h"
 #include "model/config.h"
 #include "sampling_options.h"
 #include "text/chat_parser.h"
 #include "text/chat_render.h"
 #include "text/generation_ids.h"
+#include "text/utf8.h"
 
 namespace megalith::apps {
 namespace {
@@ -54,21 +56,21 @@ class Display {
     const bool reasoning = event.kind == text::ChatEvent::Kind::kReasoning;
     if (!reasoning && event.kind != text::ChatEvent::Kind::kContent) {
       if (event.kind == text::ChatEvent::Kind::kToolCallBegin) {
-        fmt::print("\n[the model calls the tool {}; chat offers no tools]\n", event.text);
+        Put("\n[the model calls the tool {}; chat offers no tools]\n", event.text);
       }
       return;
     }
     if (reasoning != in_reasoning_) {
-      if (in_reasoning_) fmt::print("{}\n\n", styled_ ? "\033[0m" : "");
-      if (reasoning) fmt::print("{}", styled_ ? "\033[2m" : "(thinking) ");
+      if (in_reasoning_) Put("{}\n\n", styled_ ? "\033[0m" : "");
+      if (reasoning) Put("{}", styled_ ? "\033[2m" : "(thinking) ");
       in_reasoning_ = reasoning;
     }
-    fmt::print("{}", event.text);
+    Put("{}", event.text);
     std::fflush(stdout);
   }
   void End() {
-    if (in_reasoning_ && styled_) fmt::print("\033[0m");
-    fmt::print("\n");
+    if (in_reasoning_ && styled_) Put("\033[0m");
+    Put("\n");
     std::fflush(stdout);
     in_reasoning_ = false;
   }
@@ -93,26 +95,40 @@ class Chat {
 
   Status Run() {
     const bool is_terminal = isatty(STDIN_FILENO) == 1;
-    if (!cli_.common.quiet) fmt::print(stderr, "{}", kCommands);
+    if (!cli_.common.quiet) Note("{}", kCommands);
+    CatchInterruptsAtPrompt();
+    LineReader reader(STDIN_FILENO);
+    Status last_failure;
     std::string line;
     while (true) {
-      if (is_terminal) fmt::print("> ");
+      if (is_terminal) Put("> ");
       std::fflush(stdout);
-      if (!std::getline(std::cin, line) || line == "/exit") break;
-      if (line.empty()) continue;
+      const LineReader::Outcome outcome = reader.Read(line);
+      if (TerminationRequested()) return Fail(ErrorCode::kCancelled, "chat: ended on request");
+      if (outcome == LineReader::Outcome::kInterrupted) {
+        Note("\n{}", kCommands);
+        continue;
+      }
+      if (outcome == LineReader::Outcome::kEnd || line == "/exit") break;
+      if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
       if (line == "/reset") {
         Begin();
       } else if (line.front() == '/') {
-        fmt::print(stderr, "there is no command {}\n{}", line, kCommands);
+        Note("there is no command {}\n{}", line, kCommands);
       } else if (const Status status = Answer(line); !status) {
         // The conversation goes on without this turn: a message too long, invalid UTF-8.
         conversation_.pop_back();
-        fmt::print(stderr, "megalith: error: {}\n", status.error().message);
+        Note("megalith: error: {}\n", status.error().message);
         if (status.error().code == ErrorCode::kInternal) return status;
+        last_failure = status;
       }
+      if (TerminationRequested()) return Fail(ErrorCode::kCancelled, "chat: ended on request");
     }
-    if (is_terminal) fmt::print("\n");
-    return {};
+    if (is_terminal) {
+      Put("\n");
+      return {};
+    }
+    return last_failure;  // a script must see that a question went unanswered
   }
 
  private:
@@ -137,8 +153,8 @@ class Chat {
     MEGALITH_ASSIGN_OR_RETURN(text::ChatParser parser,
                               text::ChatParser::Create(tokenizer_, std::move(parse)));
 
-    // Each answer gets its own Ctrl-C.
-    CatchInterrupts()->Reset();
+    // Each answer gets its own Ctrl-C; what came at the prompt is over.
+    if (!TerminationRequested()) cli_.cancel->Reset();
     engine::GenerateOptions generate;
     generate.sampling = options_.sampling;
     generate.stop_ids = stop_ids_;
@@ -176,12 +192,12 @@ class Chat {
       return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
     };
     const std::size_t run = result.prompt_tokens - result.reused_tokens;
-    fmt::print(stderr,
-               "[{}; prompt {} tokens, {} of them reused, {:.1f} tok/s; answer {} tokens, {:.1f} "
-               "tok/s]\n",
-               engine::FinishReasonName(result.finish_reason), result.prompt_tokens,
-               result.reused_tokens, rate(run, result.prompt_seconds), result.ids.size(),
-               rate(result.ids.size() - 1, result.decode_seconds));
+    Note(
+        "[{}; prompt {} tokens, {} of them reused, {:.1f} tok/s; answer {} tokens, {:.1f} "
+        "tok/s]\n",
+        engine::FinishReasonName(result.finish_reason), result.prompt_tokens, result.reused_tokens,
+        rate(run, result.prompt_seconds), result.ids.size(),
+        rate(result.ids.size() - 1, result.decode_seconds));
   }
 
   const Options& options_;
@@ -195,6 +211,9 @@ class Chat {
 
 Status RunChat(const Options& options, const Cli& cli) {
   MEGALITH_RETURN_IF_ERROR(engine::CheckSampling(options.sampling));
+  if (text::FindInvalidUtf8(options.system)) {
+    return Fail(ErrorCode::kUsage, "--system: valid UTF-8 expected");
+  }
   MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
   MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(directory));
   MEGALITH_ASSIGN_OR_RETURN(text::Tokenizer tokenizer,

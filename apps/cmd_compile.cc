@@ -12,7 +12,9 @@
 #include "base/units.h"
 #include "cli.h"
 #include "commands.h"
+#include "console.h"
 #include "default_model.h"
+#include "engine/engine.h"
 #include "model/config.h"
 #include "program/compile/compile.h"
 #include "program/dump.h"
@@ -24,6 +26,7 @@ namespace {
 struct Options {
   std::string model;
   std::int32_t rows = 1;
+  std::int64_t context = 0;
   bool dump = false;
   bool json = false;
 };
@@ -65,26 +68,24 @@ Figures Measure(const program::Program& program, const model::Model& model, std:
 
 void PrintText(const program::VerifiedProgram& program, const Figures& figures) {
   const program::StepBytes& bytes = figures.bytes;
-  fmt::print("program {}\n", program.hash());
-  fmt::print("  {} workers, {} rows, {} segments, {} visits\n", program->num_workers,
-             program->max_rows, program->segments.size(), program->visits.size());
-  fmt::print("  {} instructions, {} counters, {} weight tiles\n",
-             program::CountInstructions(*program), program->counters.size(), figures.tiles);
-  fmt::print(
-      "  reads {} bytes a step as stored: dense {}, {} experts a layer {}, vectors {}, "
+  Put("program {}\n", program.hash());
+  Put("  {} workers, {} rows, {} segments, {} visits\n", program->num_workers, program->max_rows,
+      program->segments.size(), program->visits.size());
+  Put("  {} instructions, {} counters, {} weight tiles\n", program::CountInstructions(*program),
+      program->counters.size(), figures.tiles);
+  Put("  reads {} bytes a step as stored: dense {}, {} experts a layer {}, vectors {}, "
       "embedding {}\n",
       bytes.Source(), bytes.dense_source, figures.active_experts, bytes.expert_source,
       bytes.vector_source, bytes.embedding_source);
-  fmt::print("  packed layout {:+} bytes ({:+.4f} %)\n", bytes.packed - bytes.Source(),
-             100.0 * static_cast<double>(bytes.packed - bytes.Source()) /
-                 static_cast<double>(bytes.Source()));
-  fmt::print("  packed weights {} a worker, fullest {}\n",
-             FormatBytes(static_cast<std::uint64_t>(figures.mean_worker_bytes)),
-             FormatBytes(static_cast<std::uint64_t>(figures.most_worker_bytes)));
-  fmt::print("  activations {}\n",
-             FormatBytes(static_cast<std::uint64_t>(program->activation_arena_bytes)));
-  fmt::print("  compiled in {:.1f} ms, verified in {:.1f} ms\n", figures.compile_ms,
-             figures.verify_ms);
+  Put("  packed layout {:+} bytes ({:+.4f} %)\n", bytes.packed - bytes.Source(),
+      100.0 * static_cast<double>(bytes.packed - bytes.Source()) /
+          static_cast<double>(bytes.Source()));
+  Put("  packed weights {} a worker, fullest {}\n",
+      FormatBytes(static_cast<std::uint64_t>(figures.mean_worker_bytes)),
+      FormatBytes(static_cast<std::uint64_t>(figures.most_worker_bytes)));
+  Put("  activations {}\n",
+      FormatBytes(static_cast<std::uint64_t>(program->activation_arena_bytes)));
+  Put("  compiled in {:.1f} ms, verified in {:.1f} ms\n", figures.compile_ms, figures.verify_ms);
 }
 
 void PrintJson(const program::VerifiedProgram& program, const Figures& figures) {
@@ -110,35 +111,39 @@ void PrintJson(const program::VerifiedProgram& program, const Figures& figures) 
                                          {"activations", program->activation_arena_bytes}}},
                                        {"compile_ms", figures.compile_ms},
                                        {"verify_ms", figures.verify_ms}};
-  fmt::print("{}\n", json.dump(2));
+  Put("{}\n", json.dump(2));
 }
 
 Status Compile(const Options& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(const std::string path, ResolveConfig(options.model));
   MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(path));
-  program::CompileOptions compile;
-  compile.num_workers = cli.common.workers;
-  if (compile.num_workers == 0) {
-    MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
-    compile.num_workers = DefaultWorkers(topology);
+  const std::int64_t longest = config.model.max_position_embeddings;
+  const std::int64_t context =
+      options.context > 0 ? options.context : std::min(longest, engine::kDefaultPositions);
+  if (context > longest) {
+    return Fail(ErrorCode::kOutOfRange, "--context: at most {} for this model, {} given", longest,
+                context);
   }
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
+  program::CompileOptions compile =
+      engine::CompileOptionsFor(topology, cli.common.workers, static_cast<std::int32_t>(context));
   if (!config.model.declares_mxfp4_experts) {
     compile.weight_format = [](std::string_view) { return program::WeightFormat::kBf16; };
   }
   compile.max_rows = options.rows;
-  compile.max_logit_rows = options.rows;
   const std::int64_t start = NowNs();
   MEGALITH_ASSIGN_OR_RETURN(program::Program program, program::Compile(config.model, compile));
   const std::int64_t compiled = NowNs();
   MEGALITH_ASSIGN_OR_RETURN(const program::VerifiedProgram verified,
                             program::Verify(std::move(program)));
   const std::int64_t proved = NowNs();
+  MEGALITH_RETURN_IF_ERROR(CheckCancelled(cli.cancel, "compile"));
 
   Figures figures = Measure(*verified, config.model, options.rows);
   figures.compile_ms = static_cast<double>(compiled - start) * 1e-6;
   figures.verify_ms = static_cast<double>(proved - compiled) * 1e-6;
   if (options.dump) {
-    fmt::print("{}\n", options.json ? program::DumpJson(*verified) : program::DumpText(*verified));
+    Put("{}\n", options.json ? program::DumpJson(*verified) : program::DumpText(*verified));
   } else if (options.json) {
     PrintJson(verified, figures);
   } else {
@@ -162,6 +167,11 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
       ->type_name("N")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  command
+      ->add_option("--context", options->context,
+                   "Longest sequence; default: 4096 or what the model allows, as in run")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   command->add_flag("--dump", options->dump, "Print every instruction (as JSON with --json)");
   command->add_flag("--json", options->json, "One JSON object instead of text");
 }

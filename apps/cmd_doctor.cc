@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "cli.h"
 #include "commands.h"
+#include "console.h"
 #include "kernels/kernel_table.h"
 
 namespace megalith::apps {
@@ -140,25 +141,24 @@ Result<Report> Examine(const DoctorOptions& options, const Cli& cli) {
 
 void PrintProcessor(const Report& report) {
   const Topology& topology = report.topology;
-  fmt::print("processor\n  {} ({}, family {} model {} stepping {})\n",
-             report.cpu.brand.empty() ? "unknown" : report.cpu.brand,
-             report.cpu.vendor.empty() ? "not an x86" : report.cpu.vendor, report.cpu.family,
-             report.cpu.model, report.cpu.stepping);
-  fmt::print("  machine       {}, {}\n", Count(topology.num_machine_cores, "core"),
-             Count(topology.num_machine_cpus, "CPU"));
-  fmt::print("  this process  {}, {} ({}) on {}\n",
-             Count(static_cast<int>(topology.cores.size()), "core"),
-             Count(static_cast<int>(topology.allowed_cpus.size()), "CPU"),
-             FormatCpus(topology.allowed_cpus), Count(topology.num_packages, "socket"));
-  fmt::print("  CPU quota     {}\n",
-             topology.cpu_quota > 0 ? fmt::format("{:.2f} CPUs", topology.cpu_quota) : "none");
-  fmt::print("  workers       {}\n", report.placement.description);
+  Put("processor\n  {} ({}, family {} model {} stepping {})\n",
+      report.cpu.brand.empty() ? "unknown" : report.cpu.brand,
+      report.cpu.vendor.empty() ? "not an x86" : report.cpu.vendor, report.cpu.family,
+      report.cpu.model, report.cpu.stepping);
+  Put("  machine       {}, {}\n", Count(topology.num_machine_cores, "core"),
+      Count(topology.num_machine_cpus, "CPU"));
+  Put("  this process  {}, {} ({}) on {}\n", Count(static_cast<int>(topology.cores.size()), "core"),
+      Count(static_cast<int>(topology.allowed_cpus.size()), "CPU"),
+      FormatCpus(topology.allowed_cpus), Count(topology.num_packages, "socket"));
+  Put("  CPU quota     {}\n",
+      topology.cpu_quota > 0 ? fmt::format("{:.2f} CPUs", topology.cpu_quota) : "none");
+  Put("  workers       {}\n", report.placement.description);
 
-  fmt::print("caches\n");
+  Put("caches\n");
   for (const Cache& cache : topology.caches) {
-    fmt::print("  L{} {:<12} {} x{}, {}-byte lines, shared by {}\n", cache.level,
-               cache.instructions_only ? "instructions" : "", FormatBytes(cache.bytes),
-               cache.num_instances, cache.line_bytes, Count(cache.num_sharing_cpus, "CPU"));
+    Put("  L{} {:<12} {} x{}, {}-byte lines, shared by {}\n", cache.level,
+        cache.instructions_only ? "instructions" : "", FormatBytes(cache.bytes),
+        cache.num_instances, cache.line_bytes, Count(cache.num_sharing_cpus, "CPU"));
   }
   std::string usable;
   std::string absent;
@@ -167,54 +167,54 @@ void PrintProcessor(const Report& report) {
     list += fmt::format(" {}{}", feature.name,
                         feature.present && !feature.usable ? "(not enabled by the system)" : "");
   }
-  fmt::print("instruction sets\n  usable  {}\n  not     {}\n", usable, absent);
-  fmt::print("kernel paths\n");
+  Put("instruction sets\n  usable  {}\n  not     {}\n", usable, absent);
+  Put("kernel paths\n");
   for (const kernels::Isa isa : kAllIsas) {
-    fmt::print("  {:<12} {}{}\n", kernels::IsaName(isa),
-               kernels::IsaSupported(isa) ? "usable" : "not on this machine",
-               isa == report.isa ? ", selected" : "");
+    Put("  {:<12} {}{}\n", kernels::IsaName(isa),
+        kernels::IsaSupported(isa) ? "usable" : "not on this machine",
+        isa == report.isa ? ", selected" : "");
   }
 }
 
 void PrintMemory(const Report& report) {
   const MemoryStatus& memory = report.memory;
-  fmt::print("memory\n  machine       {}, {} available\n", FormatBytes(memory.total_bytes),
-             FormatBytes(memory.free_bytes));
+  Put("memory\n  machine       {}, {} available\n", FormatBytes(memory.total_bytes),
+      FormatBytes(memory.free_bytes));
   if (memory.cgroup.memory_bytes) {
-    fmt::print("  control group {} allowed, {} left\n", FormatBytes(*memory.cgroup.memory_bytes),
-               FormatBytes(*memory.cgroup.memory_left_bytes));
+    Put("  control group {} allowed, {} left\n", FormatBytes(*memory.cgroup.memory_bytes),
+        FormatBytes(*memory.cgroup.memory_left_bytes));
   } else {
-    fmt::print("  control group no limit\n");
+    Put("  control group no limit\n");
   }
-  fmt::print("  pages         {}; transparent huge pages: {}", FormatBytes(memory.page_bytes),
-             TransparentHugePagesName(memory.transparent_huge_pages));
+  Put("  pages         {}; transparent huge pages: {}", FormatBytes(memory.page_bytes),
+      TransparentHugePagesName(memory.transparent_huge_pages));
   if (memory.transparent_page_bytes > 0) {
-    fmt::print(" ({})", FormatBytes(memory.transparent_page_bytes));
+    Put(" ({})", FormatBytes(memory.transparent_page_bytes));
   }
-  fmt::print("\n");
+  Put("\n");
   for (const HugePagePool& pool : memory.pools) {
-    fmt::print("  reserved      {} of {} pages of {} free\n", pool.num_free, pool.num_pages,
-               FormatBytes(pool.page_bytes));
+    Put("  reserved      {} of {} pages of {} free\n", pool.num_free, pool.num_pages,
+        FormatBytes(pool.page_bytes));
   }
-  fmt::print("NUMA\n");
+  Put("NUMA\n");
   for (const NumaNode& node : report.topology.numa_nodes) {
-    fmt::print("  node {:<8} {}, CPUs {}\n", node.os_index, FormatBytes(node.memory_bytes),
-               FormatCpus(node.cpus));
+    Put("  node {:<8} {}, CPUs {}\n", node.os_index, FormatBytes(node.memory_bytes),
+        FormatCpus(node.cpus));
   }
 }
 
 void PrintText(const Report& report) {
-  fmt::print("megalith {}\n", MEGALITH_VERSION);
+  Put("megalith {}\n", MEGALITH_VERSION);
   PrintProcessor(report);
   PrintMemory(report);
-  if (!report.bandwidth.empty()) fmt::print("read bandwidth\n");
+  if (!report.bandwidth.empty()) Put("read bandwidth\n");
   for (const auto& [num_threads, result] : report.bandwidth) {
-    fmt::print("  {:<13} {:.1f} GB/s, median {:.1f} ({} per thread, {} read)\n",
-               Count(num_threads, "thread"), result.best_gb_per_s, result.median_gb_per_s,
-               Count(result.num_streams, "stream"), FormatBytes(result.total_bytes));
+    Put("  {:<13} {:.1f} GB/s, median {:.1f} ({} per thread, {} read)\n",
+        Count(num_threads, "thread"), result.best_gb_per_s, result.median_gb_per_s,
+        Count(result.num_streams, "stream"), FormatBytes(result.total_bytes));
   }
-  if (!report.notes.empty()) fmt::print("notes\n");
-  for (const std::string& note : report.notes) fmt::print("  {}\n", note);
+  if (!report.notes.empty()) Put("notes\n");
+  for (const std::string& note : report.notes) Put("  {}\n", note);
 }
 
 template <typename T>
@@ -313,7 +313,7 @@ void PrintJson(const Report& report) {
                      {"read_bandwidth", bandwidth},
                      {"notes", report.notes}};
   // Names from firmware need not be UTF-8.
-  fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+  Put("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
 Status RunDoctor(const DoctorOptions& options, const Cli& cli) {

@@ -7,6 +7,7 @@
 
 #include "cli.h"
 #include "commands.h"
+#include "console.h"
 #include "default_model.h"
 #include "weights/inspect.h"
 
@@ -26,7 +27,7 @@ Status Inspect(const Options& options) {
   if (options.context > 0) inspect.context_tokens = options.context;
   inspect.num_sequences = options.sequences;
   MEGALITH_ASSIGN_OR_RETURN(const weights::InspectReport report, weights::Inspect(path, inspect));
-  fmt::print("{}\n", options.json ? weights::ToJson(report) : weights::ToText(report));
+  Put("{}\n", options.json ? weights::ToJson(report) : weights::ToText(report));
   return {};
 }
 

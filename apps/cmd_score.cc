@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -11,8 +14,11 @@
 #include "base/npy.h"
 #include "cli.h"
 #include "commands.h"
+#include "console.h"
 #include "default_model.h"
 #include "loading.h"
+#include "model/config.h"
+#include "output_file.h"
 #include "progress_bar.h"
 
 namespace megalith::apps {
@@ -28,9 +34,31 @@ struct ScoreOptions {
   std::int32_t rows_per_step = 64;
 };
 
+/// The model in use must not be overwritten.
+Status CheckNotPartOfModel(const std::string& path, const std::string& directory) {
+  std::error_code error;
+  const auto folder = std::filesystem::absolute(path, error).parent_path();
+  if (std::filesystem::exists(path, error) &&
+      std::filesystem::equivalent(folder, directory, error)) {
+    return Fail(ErrorCode::kUsage, "{}: is a file of the model and will not be overwritten", path);
+  }
+  return {};
+}
+
 Status Score(const ScoreOptions& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(const std::vector<std::int32_t> ids, ParseIds(options.ids));
+  if (ids.empty()) return Fail(ErrorCode::kUsage, "score: at least one token id expected");
   MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
+  // All that can be refused is refused before the weights are read.
+  MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(directory));
+  MEGALITH_RETURN_IF_ERROR(CheckIds(ids, config.model.vocab_size));
+  const std::int64_t context = config.model.max_position_embeddings;
+  if (static_cast<std::int64_t>(ids.size()) > context) {
+    return Fail(ErrorCode::kOutOfRange, "score: {} tokens, the model's context is {}", ids.size(),
+                context);
+  }
+  MEGALITH_RETURN_IF_ERROR(CheckNotPartOfModel(options.logits_out, directory));
+  MEGALITH_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(options.logits_out));
   engine::EngineOptions load;
   load.executor =
       options.engine == "cpu" ? engine::ExecutorKind::kCpu : engine::ExecutorKind::kReference;
@@ -58,6 +86,12 @@ Status Score(const ScoreOptions& options, const Cli& cli) {
         engine->executor().Step({{&run, 1}, std::span(ids).subspan(done, count), rows}));
     for (std::size_t row = 0; row < count; ++row) {
       const std::span<const float> values = step.Row(static_cast<std::int64_t>(row));
+      const auto bad = std::find_if(values.begin(), values.end(),
+                                    [](float value) { return !std::isfinite(value); });
+      if (bad != values.end()) {
+        return Fail(ErrorCode::kNumeric, "logits after token {}: token {} has {}", done + row + 1,
+                    bad - values.begin(), *bad);
+      }
       logits.insert(logits.end(), values.begin(), values.end());
     }
     done += count;
@@ -66,12 +100,13 @@ Status Score(const ScoreOptions& options, const Cli& cli) {
   bar.Clear();
   const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(ids.size()),
                                            static_cast<std::int64_t>(vocab_size)};
-  MEGALITH_RETURN_IF_ERROR(
-      WriteNpy(options.logits_out, DType::kF32, shape, std::as_bytes(std::span(logits))));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string npy,
+                            EncodeNpy(DType::kF32, shape, std::as_bytes(std::span(logits))));
+  MEGALITH_RETURN_IF_ERROR(file.Commit(npy));
   if (!cli.common.quiet) {
-    fmt::print(stderr, "{} tokens at {:.1f} tok/s, {}, logits [{}, {}] in {}\n", ids.size(),
-               static_cast<double>(ids.size()) / SecondsSince(start), engine->isa_name(), shape[0],
-               shape[1], options.logits_out);
+    Note("{} tokens at {:.1f} tok/s, {}, logits [{}, {}] in {}\n", ids.size(),
+         static_cast<double>(ids.size()) / SecondsSince(start), engine->isa_name(), shape[0],
+         shape[1], options.logits_out);
   }
   return {};
 }
@@ -93,7 +128,7 @@ void RegisterScore(CLI::App& app, Cli& cli) {
   command->add_option("--ids", options->ids, "Token ids, separated by commas")
       ->type_name("IDS")
       ->required();
-  command->add_option("--logits-out", options->logits_out, "File to write")
+  command->add_option("--logits-out", options->logits_out, "File to write; - is stdout")
       ->type_name("F.npy")
       ->required();
   command->add_option("--engine", options->engine, "cpu, or reference: the interpreter")

@@ -10,6 +10,7 @@
 
 #include "cli.h"
 #include "commands.h"
+#include "console.h"
 #include "default_model.h"
 #include "loading.h"
 #include "text/stream_decoder.h"
@@ -37,14 +38,14 @@ Status Tokenize(const TokenizeOptions& options, bool has_text) {
       const std::vector<std::int32_t> ids,
       options.specials ? tokenizer.EncodeWithSpecials(input) : tokenizer.Encode(input));
   if (!options.json) {
-    fmt::print("{}\n", FormatIds(ids));
+    Put("{}\n", FormatIds(ids));
     return {};
   }
   nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
   for (const std::int32_t id : ids) pieces.push_back(std::string(tokenizer.TokenBytes(id)));
   const nlohmann::ordered_json json = {{"ids", ids}, {"count", ids.size()}, {"pieces", pieces}};
   // A piece may be part of a character.
-  fmt::print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Put("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   return {};
 }
 
@@ -59,7 +60,7 @@ Status Detokenize(const TokenizeOptions& options, bool has_ids) {
   if (options.json) {
     MEGALITH_ASSIGN_OR_RETURN(const std::string shown,
                               text::DecodeText(tokenizer, ids, text::SpecialText::kShow));
-    fmt::print("{}\n", nlohmann::ordered_json{{"text", shown}, {"count", ids.size()}}.dump());
+    Put("{}\n", nlohmann::ordered_json{{"text", shown}, {"count", ids.size()}}.dump());
     return {};
   }
   MEGALITH_ASSIGN_OR_RETURN(const std::string bytes, tokenizer.DecodeBytes(ids));

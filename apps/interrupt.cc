@@ -2,25 +2,45 @@
 
 #include <signal.h>
 
+#include <atomic>
+
 namespace megalith::apps {
 namespace {
 
-// Has no destructor to run and no constructor at run time: safe in a handler at any moment.
+// Neither has a destructor to run or a constructor at run time: safe in a handler at any moment.
 constinit CancelFlag interrupted;
+constinit std::atomic<bool> terminated{false};
 
 void OnSignal(int /*signal*/) { interrupted.Cancel(); }
+
+void OnTermination(int /*signal*/) {
+  terminated.store(true, std::memory_order_relaxed);
+  interrupted.Cancel();
+}
+
+void Catch(int signal, void (*handler)(int), int flags) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = flags;
+  sigemptyset(&action.sa_mask);
+  sigaction(signal, &action, nullptr);
+}
 
 }  // namespace
 
 CancelFlag* CatchInterrupts() {
-  struct sigaction action {};
-  action.sa_handler = OnSignal;
   // The second one meets the default action.
-  action.sa_flags = SA_RESETHAND | SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  Catch(SIGINT, OnSignal, SA_RESETHAND | SA_RESTART);
+  Catch(SIGTERM, OnSignal, SA_RESETHAND | SA_RESTART);
   return &interrupted;
 }
+
+CancelFlag* CatchInterruptsAtPrompt() {
+  Catch(SIGINT, OnSignal, 0);
+  Catch(SIGTERM, OnTermination, SA_RESETHAND);
+  return &interrupted;
+}
+
+bool TerminationRequested() { return terminated.load(std::memory_order_relaxed); }
 
 }  // namespace megalith::apps

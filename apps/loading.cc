@@ -4,11 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <fstream>
-#include <iostream>
-#include <iterator>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
 
 #include "progress_bar.h"
 
@@ -35,10 +36,19 @@ Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory,
   options.num_workers = cli.common.workers;
   options.lora_norm_uses_rms_eps = load.lora_norm_eps == "rms";
   MEGALITH_ASSIGN_OR_RETURN(options.huge_pages, ParseHugePages(load.huge_pages));
-  const bool runs_kernels = options.executor == engine::ExecutorKind::kCpu;
-  const bool is_default = options.activation_dtype == DType::kBf16 || !cli.common.isa.empty();
-  if (runs_kernels && is_default) {
+  // Without a wish, bf16 gets the best path and fp32 the only one it has.
+  const bool has_wish = !cli.common.isa.empty() || std::getenv("MEGALITH_FORCE_ISA") != nullptr;
+  const bool is_float = options.activation_dtype == DType::kF32;
+  if (has_wish || !is_float) {
     MEGALITH_ASSIGN_OR_RETURN(options.isa, ChooseIsa(cli.common));
+  }
+  const bool runs_kernels = options.executor == engine::ExecutorKind::kCpu;
+  if (is_float && runs_kernels &&
+      options.isa.value_or(kernels::Isa::kPortable) != kernels::Isa::kPortable) {
+    return Fail(ErrorCode::kUsage,
+                "fp32 activations run on the portable path only, {} is asked for (--isa or "
+                "MEGALITH_FORCE_ISA)",
+                kernels::IsaName(*options.isa));
   }
   options.progress = bar.Callback();
   options.cancel = cli.cancel;
@@ -46,26 +56,31 @@ Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory,
 }
 
 Result<std::vector<std::int32_t>> ParseIds(const std::string& text) {
+  constexpr std::string_view kSeparators = ", \t\r\n";
   std::vector<std::int32_t> ids;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    std::string_view piece(text.data() + begin, end - begin);
-    constexpr std::string_view kSpace = " \t\r\n";
-    piece.remove_prefix(std::min(piece.find_first_not_of(kSpace), piece.size()));
-    while (!piece.empty() && kSpace.find(piece.back()) != std::string_view::npos) {
-      piece.remove_suffix(1);
-    }
+  for (std::size_t begin = text.find_first_not_of(kSeparators); begin != std::string::npos;) {
+    const std::size_t end = std::min(text.find_first_of(kSeparators, begin), text.size());
+    const std::string_view piece(text.data() + begin, end - begin);
     std::int32_t id = 0;
     const auto [rest, error] = std::from_chars(piece.data(), piece.data() + piece.size(), id);
     if (error != std::errc() || rest != piece.data() + piece.size() || id < 0) {
-      return Fail(ErrorCode::kUsage, "token ids: numbers separated by commas expected, '{}' found",
-                  piece);
+      return Fail(ErrorCode::kUsage, "token id {}: a number from 0 to {} expected, '{}' found",
+                  ids.size() + 1, std::numeric_limits<std::int32_t>::max(), piece);
     }
     ids.push_back(id);
-    begin = end + 1;
+    begin = text.find_first_not_of(kSeparators, end);
   }
   return ids;
+}
+
+Status CheckIds(const std::vector<std::int32_t>& ids, std::int64_t vocab_size) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= vocab_size) {
+      return Fail(ErrorCode::kOutOfRange, "token id {}: below {} expected, {} found", i + 1,
+                  vocab_size, ids[i]);
+    }
+  }
+  return {};
 }
 
 std::string FormatIds(const std::vector<std::int32_t>& ids) {
@@ -73,13 +88,20 @@ std::string FormatIds(const std::vector<std::int32_t>& ids) {
 }
 
 Result<std::string> ReadText(const std::string& path) {
-  if (path == "-") {
-    return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+  if (file == nullptr) {
+    return Fail(ErrorCode::kNotFound, "{}: cannot be opened: {}", path, std::strerror(errno));
   }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Fail(ErrorCode::kNotFound, "{}: cannot be opened", path);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (file.bad()) return Fail(ErrorCode::kIo, "{}: cannot be read", path);
+  std::string text;
+  char chunk[1 << 16];
+  std::size_t size = 0;
+  while ((size = std::fread(chunk, 1, sizeof chunk, file)) > 0) text.append(chunk, size);
+  const int error = std::ferror(file) != 0 ? errno : 0;
+  if (file != stdin) std::fclose(file);
+  if (error != 0) {
+    return Fail(error == EISDIR ? ErrorCode::kBadFile : ErrorCode::kIo, "{}: cannot be read: {}",
+                path, std::strerror(error));
+  }
   return text;
 }
 

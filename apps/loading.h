@@ -25,13 +25,17 @@ Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory,
                                                    const LoadOptions& load,
                                                    engine::EngineOptions options);
 
-/// "1,2,3" -> {1, 2, 3}; spaces are allowed. kUsage naming the piece that is no token id.
+/// "1,2,3" or "1 2 3", also over lines -> {1, 2, 3}; nothing -> {}. kUsage naming the piece that is
+/// no token id and which one it is.
 Result<std::vector<std::int32_t>> ParseIds(const std::string& text);
 
 /// {1, 2, 3} -> "1,2,3".
 std::string FormatIds(const std::vector<std::int32_t>& ids);
 
-/// The whole file, or standard input for "-".
+/// kOutOfRange naming the first id that is no token of a vocabulary of that size.
+Status CheckIds(const std::vector<std::int32_t>& ids, std::int64_t vocab_size);
+
+/// The whole file, or standard input for "-". kNotFound, kBadFile (a directory), kIo.
 Result<std::string> ReadText(const std::string& path);
 
 }  // namespace megalith::apps

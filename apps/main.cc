@@ -1,4 +1,5 @@
 // megalith: the command line. Everything it does is in the libraries; this parses and reports.
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,17 +11,53 @@
 #include "base/log.h"
 #include "cli.h"
 #include "commands.h"
+#include "console.h"
 #include "exit_code.h"
 #include "interrupt.h"
 
 namespace megalith::apps {
 namespace {
 
+/// A closed standard stream would give its number to the next file opened, and a model's shard
+/// would be read as the user's words. Closed input is empty; closed output fails when written.
+void ReserveStandardStreams() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDONLY));
+  }
+}
+
+/// Options that may be empty: they are text for the model.
+bool MayBeEmpty(const CLI::Option& option) {
+  for (const char* name : {"prompt", "text", "system"}) {
+    if (option.check_lname(name)) return true;
+  }
+  return false;
+}
+
+/// An empty value, as from an unset shell variable, must not pass for a number or a default.
+void RefuseEmptyValues(CLI::App& app) {
+  const CLI::Validator not_empty(
+      [](std::string& value) {
+        return value.empty() ? std::string("a value expected, none given") : std::string();
+      },
+      "", "not_empty");
+  for (CLI::App* command : app.get_subcommands({})) {
+    for (CLI::Option* option : command->get_options()) {
+      if (option->get_items_expected_max() > 0 && !MayBeEmpty(*option)) option->check(not_empty);
+    }
+    for (CLI::App* group : command->get_subcommands({})) {
+      for (CLI::Option* option : group->get_options()) {
+        if (option->get_items_expected_max() > 0 && !MayBeEmpty(*option)) option->check(not_empty);
+      }
+    }
+  }
+}
+
 void LogToStderr(bool quiet) {
   SetLogSink([quiet](LogLevel level, std::string_view message) {
     if (level == LogLevel::kDebug || (quiet && level < LogLevel::kWarning)) return;
-    fmt::print(stderr, "megalith: {}{}\n",
-               level == LogLevel::kInfo ? "" : fmt::format("{}: ", LogLevelName(level)), message);
+    Note("megalith: {}{}\n",
+         level == LogLevel::kInfo ? "" : fmt::format("{}: ", LogLevelName(level)), message);
   });
 }
 
@@ -51,8 +88,7 @@ Status FlushResults() {
 
 ExitCode Report(const Status& status) {
   if (status) return ExitCode::kFine;
-  fmt::print(stderr, "megalith: error: {}: {}\n", ErrorCodeName(status.error().code),
-             status.error().message);
+  Note("megalith: error: {}: {}\n", ErrorCodeName(status.error().code), status.error().message);
   return ExitCodeOf(status.error().code);
 }
 
@@ -73,6 +109,7 @@ ExitCode Run(int argc, char** argv) {
   RegisterInspect(app, cli);
   RegisterCompile(app, cli);
   RegisterDoctor(app, cli);
+  RefuseEmptyValues(app);
 
   if (const Status status = CheckCommandName(app, argc, argv); !status) return Report(status);
   try {
@@ -82,7 +119,10 @@ ExitCode Run(int argc, char** argv) {
     return app.exit(error, std::cout, std::cerr) == 0 ? ExitCode::kFine : ExitCode::kUsage;
   }
   LogToStderr(cli.common.quiet);
-  Status status = cli.command();
+  // A path that does not exist or does not run here is an error for every command.
+  Status status;
+  if (const auto isa = ChooseIsa(cli.common); !isa) status = tl::unexpected(isa.error());
+  if (status) status = cli.command();
   if (status) status = FlushResults();
   return Report(status);
 }
@@ -91,6 +131,7 @@ ExitCode Run(int argc, char** argv) {
 }  // namespace megalith::apps
 
 int main(int argc, char** argv) {
+  megalith::apps::ReserveStandardStreams();
   // The libraries do not throw; the standard library may, when memory runs out.
   try {
     return static_cast<int>(megalith::apps::Run(argc, argv));

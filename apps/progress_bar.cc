@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "console.h"
 
 namespace megalith::apps {
 
@@ -16,7 +17,7 @@ ProgressBar::~ProgressBar() { Clear(); }
 
 void ProgressBar::Clear() {
   if (!visible_) return;
-  fmt::print(stderr, "\r\033[K");
+  Note("\r\033[K");
   visible_ = false;
 }
 
@@ -47,9 +48,11 @@ void ProgressBar::Update(const Progress& progress) {
                           static_cast<double>(progress.total - progress.done) / rate);
     }
   }
-  fmt::print(stderr, "\r\033[K{}", line);
+  Note("\r\033[K{}", line);
   std::fflush(stderr);
   visible_ = true;
+  // What comes next may print: a finished line must not stay in front of it.
+  if (progress.total > 0 && progress.done >= progress.total) Clear();
 }
 
 }  // namespace megalith::apps

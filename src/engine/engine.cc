@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/topology.h"
 #include "exec/cpu/engine.h"
 #include "exec/reference/interpreter.h"
@@ -47,11 +48,27 @@ class StoredFormats {
 
 }  // namespace
 
+program::CompileOptions CompileOptionsFor(const Topology& topology, std::int32_t num_workers,
+                                          std::int32_t max_positions) {
+  program::CompileOptions options;
+  options.num_workers = num_workers > 0 ? num_workers : DefaultWorkers(topology);
+  options.max_positions = max_positions;
+  options.page_tokens = std::min(kPageTokens, max_positions);
+  if (const auto l2_bytes = static_cast<std::int64_t>(topology.CacheBytes(2)); l2_bytes > 0) {
+    options.store_slot_bytes = std::max<std::int64_t>(l2_bytes / 2 / options.store_slots, 64 << 10);
+  }
+  return options;
+}
+
 Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
                                              const EngineOptions& options) {
   const std::int64_t start = NowNs();
   MEGALITH_ASSIGN_OR_RETURN(weights::Checkpoint checkpoint, weights::Checkpoint::Open(directory));
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint)));
+  // Unknown tensors and keys do not stop a load, but nobody should have to ask for them.
+  for (const std::string& warning : engine->checkpoint_.census().warnings) {
+    Log(LogLevel::kWarning, warning);
+  }
   const std::int64_t compile_start = NowNs();
   MEGALITH_RETURN_IF_ERROR(engine->Compile(options));
   engine->timings_.compile_seconds = SecondsSince(compile_start);
@@ -66,7 +83,6 @@ Status Engine::Compile(const EngineOptions& options) {
   if (options.num_workers < 0) {
     return Fail(ErrorCode::kUsage, "workers: at least 1 expected, {} given", options.num_workers);
   }
-  num_workers_ = options.num_workers > 0 ? options.num_workers : DefaultWorkers(topology);
   const std::int64_t model_positions = model().max_position_embeddings;
   if (options.max_positions < 0 || options.max_positions > model_positions) {
     return Fail(ErrorCode::kOutOfRange, "context: 1 to {} tokens for this model, {} asked for",
@@ -83,15 +99,11 @@ Status Engine::Compile(const EngineOptions& options) {
   model::Model compiled = model();
   if (options.lora_norm_uses_rms_eps) compiled.lora_norm_eps = compiled.rms_norm_eps;
   StoredFormats formats(checkpoint_);
-  program::CompileOptions compile;
-  compile.num_workers = num_workers_;
+  program::CompileOptions compile =
+      CompileOptionsFor(topology, options.num_workers, max_positions_);
+  num_workers_ = compile.num_workers;
   compile.activation_dtype = options.activation_dtype;
   compile.num_slots = options.num_sequences;
-  compile.page_tokens = std::min(kPageTokens, max_positions_);
-  compile.max_positions = max_positions_;
-  if (const auto l2_bytes = static_cast<std::int64_t>(topology.CacheBytes(2)); l2_bytes > 0) {
-    compile.store_slot_bytes = std::max<std::int64_t>(l2_bytes / 2 / compile.store_slots, 64 << 10);
-  }
   compile.weight_format = [&formats](std::string_view name) { return formats(name); };
 
   std::vector<std::int32_t> buckets = {1};
@@ -133,7 +145,12 @@ Status Engine::MakeExecutor(const EngineOptions& options) {
 
   if (options.executor == ExecutorKind::kReference) {
     isa_name_ = "reference";
-    MEGALITH_ASSIGN_OR_RETURN(executor_, exec::MakeReferenceExecutor(programs_, *weights_, {}));
+    exec::ReferenceOptions reference;
+    if (options.isa == kernels::Isa::kAvx512Bf16) {
+      reference.dot_order = kernels::DotOrder::kJoinedPairs;
+    }
+    MEGALITH_ASSIGN_OR_RETURN(
+        executor_, exec::MakeReferenceExecutor(programs_, *weights_, std::move(reference)));
     return {};
   }
   kernels::Isa isa = kernels::Isa::kPortable;

@@ -13,9 +13,11 @@
 #include "base/cancel.h"
 #include "base/progress.h"
 #include "base/result.h"
+#include "base/topology.h"
 #include "exec/executor.h"
 #include "exec/packed_weights.h"
 #include "kernels/kernel_table.h"
+#include "program/compile/compile.h"
 #include "program/program.h"
 #include "program/verifier.h"
 #include "weights/checkpoint.h"
@@ -24,10 +26,19 @@ namespace megalith::engine {
 
 enum class ExecutorKind { kCpu, kReference };
 
+/// Longest sequence to plan for when nobody says otherwise.
+inline constexpr std::int64_t kDefaultPositions = 4096;
+
+/// How this machine's Programs are compiled: num_workers (0: one per physical core this process may
+/// use), store from the L2 cache, pages. Rows are left at 1.
+program::CompileOptions CompileOptionsFor(const Topology& topology, std::int32_t num_workers,
+                                          std::int32_t max_positions);
+
 struct EngineOptions {
   ExecutorKind executor = ExecutorKind::kCpu;
-  std::int32_t num_workers = 0;           ///< 0: one per physical core this process may use
-  std::optional<kernels::Isa> isa;        ///< empty: the best the CPU has, or MEGALITH_FORCE_ISA
+  std::int32_t num_workers = 0;  ///< 0: one per physical core this process may use
+  /// Empty: the best the CPU has, or MEGALITH_FORCE_ISA. The interpreter takes its order of sums.
+  std::optional<kernels::Isa> isa;
   DType activation_dtype = DType::kBf16;  ///< kF32: no activation rounding (portable path only)
   std::int32_t num_sequences = 1;         ///< that may be alive at once
   std::int32_t max_positions = 0;         ///< longest sequence; 0: what the model allows

@@ -21,17 +21,19 @@ double Uniform(std::uint64_t seed, std::int64_t position) {
 }
 
 /// Index of the largest logit, the lowest among equals.
-Result<std::int32_t> ArgMax(std::span<const float> logits) {
+Result<std::int32_t> ArgMax(std::span<const float> logits, std::int64_t position) {
   std::size_t best = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i]) || logits[i] == HUGE_VALF) {
-      return Fail(ErrorCode::kNumeric, "logit of token {}: a finite number expected, {} found", i,
+      return Fail(ErrorCode::kNumeric,
+                  "logits for position {}: token {} has {}, a finite number expected", position, i,
                   logits[i]);
     }
     if (logits[i] > logits[best]) best = i;
   }
   if (logits.empty() || logits[best] == -HUGE_VALF) {
-    return Fail(ErrorCode::kNumeric, "logits: all {} tokens are impossible", logits.size());
+    return Fail(ErrorCode::kNumeric, "logits for position {}: all {} tokens are impossible",
+                position, logits.size());
   }
   return static_cast<std::int32_t>(best);
 }
@@ -40,7 +42,7 @@ Result<std::int32_t> ArgMax(std::span<const float> logits) {
 
 Status CheckSampling(const SamplingOptions& options) {
   const auto refuse = [](const char* field, const char* expected, double found) {
-    return Fail(ErrorCode::kUsage, "{}: {} expected, {} given", field, expected, found);
+    return Fail(ErrorCode::kUsage, "{}: {} expected, {:.6g} given", field, expected, found);
   };
   // Written so that NaN fails every test.
   if (!(options.temperature >= 0.0f && options.temperature < HUGE_VALF)) {
@@ -57,7 +59,7 @@ Status CheckSampling(const SamplingOptions& options) {
 }
 
 Result<std::int32_t> Sampler::Sample(std::span<const float> logits, std::int64_t position) {
-  MEGALITH_ASSIGN_OR_RETURN(const std::int32_t best, ArgMax(logits));
+  MEGALITH_ASSIGN_OR_RETURN(const std::int32_t best, ArgMax(logits, position));
   if (options_.temperature == 0.0f) return best;
 
   // The largest logit is subtracted before dividing, so a tiny temperature cannot overflow: the
