@@ -25,7 +25,8 @@ std::int64_t KernelFloats(const Stream& stream, const Instruction& instruction) 
     case Opcode::kExpertDown:
       return kernels::MatmulScratchFloats(stream.tiles[instruction.tile].num_inputs);
     case Opcode::kAttnResNorm:
-      return columns(0);
+      // All blocks that the operand can hold, and the prefix.
+      return kernels::AttnResScratchFloats(columns(1) / columns(0) + 1);
     case Opcode::kKda:
       return kernels::KdaScratchFloats(columns(0) / heads);
     case Opcode::kMlaAttention:

@@ -60,7 +60,8 @@ void AttnResNorm(const Step<Act>& step) {
   const auto out = view.Rows<Act>(2);
   const std::int64_t num_blocks = view.NumBlocks();
   const bool gathers = step.instruction().imm[1] == 1;
-  std::vector<float> scratch(static_cast<std::size_t>(hidden));
+  std::vector<float> scratch(
+      static_cast<std::size_t>(kernels::AttnResScratchFloats(num_blocks + 1)));
   std::vector<const Act*> sources(static_cast<std::size_t>(num_blocks) + 1);
   step.ForOwnRows([&](std::int64_t row) {
     const std::int64_t source =
