@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "model/json_place.h"
 #include "model/json_reader.h"
 #include "model/kimi_k3.h"
 
@@ -46,7 +47,7 @@ Result<Config> ParseConfig(std::string_view json, std::string_view source) {
   dom::parser parser;
   dom::element document;
   if (const auto error = parser.parse(padded).get(document)) {
-    return Fail(ErrorCode::kBadConfig, "{}: not valid JSON: {}", source,
+    return Fail(ErrorCode::kBadConfig, "{}: not valid JSON{}: {}", source, JsonErrorPlace(json),
                 simdjson::error_message(error));
   }
   dom::object root;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -240,6 +241,28 @@ TensorRules MakeTensorRules(const Model& model) {
     if (found != kinds.end()) continue;
     kinds.push_back(kind);
     rules.layer_kinds.push_back(LayerRules(model, layer));
+  }
+  return rules;
+}
+
+std::vector<TensorRule> FamilyTensorRules(const Model& model) {
+  Model all = model;
+  all.attn_res_block_size = 1;
+  all.tie_word_embeddings = false;
+  all.mla.use_output_gate = true;
+  all.moe.num_shared_experts = 1;
+  all.moe.routed_expert_hidden_size = 1;
+  all.moe.latent_moe_use_norm = true;
+  std::vector<TensorRule> rules = ModelRules(all);
+  // Each pair of these excludes the other in one layer.
+  for (const bool first : {true, false}) {
+    all.kda.use_full_rank_gate = first;
+    all.mla.q_lora_rank = first ? std::optional<std::int64_t>(1) : std::nullopt;
+    for (const Layer& layer :
+         {Layer{Mixer::kKda, FeedForward::kDense, ResidualRule::kAttnRes, false},
+          Layer{Mixer::kMla, FeedForward::kMoe, ResidualRule::kAttnRes, false}}) {
+      for (TensorRule& rule : LayerRules(all, layer)) rules.push_back(std::move(rule));
+    }
   }
   return rules;
 }

@@ -66,6 +66,11 @@ struct TensorRules {
 /// The rules of `model`. Without tie_word_embeddings `lm_head` is among them.
 TensorRules MakeTensorRules(const Model& model);
 
+/// The rules of every tensor that some model of the family has in some layer, whatever `model`
+/// itself needs: layers of each kind, with and without each optional part. Shapes mean nothing.
+/// Names may occur more than once.
+std::vector<TensorRule> FamilyTensorRules(const Model& model);
+
 /// Tensors, elements and bytes in the file. Saturates instead of wrapping.
 struct StoredSize {
   std::uint64_t num_tensors = 0;

@@ -172,5 +172,30 @@ TEST(ExpandTensorName, ReplacesLayerAndExpert) {
   EXPECT_EQ(name, "norm.weight");
 }
 
+TEST(FamilyTensorRules, HoldTheRulesOfEveryConfig) {
+  const auto config = ReadConfig(std::string(MEGALITH_TEST_DATA) + "/golden/k3-tiny");
+  ASSERT_TRUE(config) << config.error().message;
+  std::set<std::string> family;
+  for (const TensorRule& rule : FamilyTensorRules(config->model)) family.insert(rule.name);
+  for (int bits = 0; bits < 64; ++bits) {
+    Model model = config->model;
+    model.attn_res_block_size = bits & 1 ? 4 : 0;
+    model.mla.use_output_gate = bits & 2;
+    model.moe.num_shared_experts = bits & 4 ? 1 : 0;
+    model.moe.latent_moe_use_norm = bits & 8;
+    if (bits & 8 || bits & 1) model.moe.routed_expert_hidden_size = 64;
+    model.kda.use_full_rank_gate = bits & 16;
+    if (bits & 32) model.mla.q_lora_rank = std::nullopt;
+    for (Layer& layer : model.layers) {
+      layer.residual = bits & 1 ? ResidualRule::kAttnRes : ResidualRule::kPlain;
+    }
+    const TensorRules rules = MakeTensorRules(model);
+    for (const TensorRule& rule : rules.model_rules) EXPECT_TRUE(family.contains(rule.name));
+    for (const auto& kind : rules.layer_kinds) {
+      for (const TensorRule& rule : kind) EXPECT_TRUE(family.contains(rule.name)) << rule.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megalith::model

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "weights/family_names.h"
 #include "weights/quote.h"
 
 namespace megalith::weights {
@@ -77,7 +78,7 @@ class CensusTaker {
                     shards_.At(*id).name));
   }
 
-  Result<Census> Finish(std::string_view directory);
+  Result<Census> Finish(const FamilyNames& family, std::string_view directory);
 
  private:
   std::optional<std::size_t> Take(std::string_view name, std::string_view ending) {
@@ -171,6 +172,15 @@ class CensusTaker {
   void Absent(std::string_view name, std::string_view ending) {
     absent_.Add(StoredStem(name) + std::string(ending) + note_);
   }
+  /// Of a name under another prefix, the name itself.
+  std::string_view WithoutPrefix(std::string_view stored) const {
+    std::string_view rest = stored;
+    if (rest.starts_with(prefix_.body)) return rest.substr(prefix_.body.size());
+    if (rest.starts_with(prefix_.head)) rest.remove_prefix(prefix_.head.size());
+    return rest.starts_with(kHeadStem) ? rest : stored;
+  }
+  /// The tensors that no rule asked for: skipped, contradicting the config, or unknown.
+  void SortUnneeded(const FamilyNames& family);
   std::string_view ShardName(std::size_t id) const {
     return shards_.ShardName(shards_.At(id).shard);
   }
@@ -183,6 +193,8 @@ class CensusTaker {
   Census census_;
   Listing absent_;
   Listing wrong_;
+  Listing unused_;
+  Listing unknown_;
 };
 
 bool IsSkipped(std::string_view name) {
@@ -190,29 +202,41 @@ bool IsSkipped(std::string_view name) {
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-Result<Census> CensusTaker::Finish(std::string_view directory) {
-  if (absent_.count() > 0 || wrong_.count() > 0) {
-    std::string text;
-    if (absent_.count() > 0) text += absent_.Text("tensors are absent");
-    if (wrong_.count() > 0) {
-      if (!text.empty()) text += ". ";
-      text += wrong_.Text("tensors are wrong");
-    }
-    return Fail(ErrorCode::kBadTensor, "{}: {}", directory, text);
-  }
-  Census census = std::move(census_);
-  Listing unknown;
+void CensusTaker::SortUnneeded(const FamilyNames& family) {
   for (std::size_t id = 0; id < found_.size(); ++id) {
     if (found_[id]) continue;
     const TensorView view = shards_.At(id);
     if (IsSkipped(view.name)) {
-      ++census.num_skipped;
-      census.skipped_bytes += view.num_bytes;
+      ++census_.num_skipped;
+      census_.skipped_bytes += view.num_bytes;
+      continue;
+    }
+    // What the index does not list is no part of the model, whatever its name.
+    const std::string_view name = WithoutPrefix(view.name);
+    const auto reason = shards_.IsIndexed(id) ? family.WhyUnused(name) : std::nullopt;
+    if (reason) {
+      unused_.Add(fmt::format("{} in {} ({})", Quote(view.name), ShardName(id), *reason));
     } else {
-      unknown.Add(
+      unknown_.Add(
           fmt::format("{} in {}: unknown tensor, ignored", Quote(view.name), ShardName(id)));
     }
   }
+}
+
+Result<Census> CensusTaker::Finish(const FamilyNames& family, std::string_view directory) {
+  SortUnneeded(family);
+  std::string problems;
+  const auto add = [&](const Listing& listing, std::string_view what) {
+    if (listing.count() == 0) return;
+    if (!problems.empty()) problems += ". ";
+    problems += listing.Text(what);
+  };
+  add(absent_, "tensors are absent");
+  add(wrong_, "tensors are wrong");
+  add(unused_, "tensors contradict config.json, which has no use for them");
+  if (!problems.empty()) return Fail(ErrorCode::kBadTensor, "{}: {}", directory, problems);
+  Census census = std::move(census_);
+  const Listing& unknown = unknown_;
   census.num_unknown = unknown.count();
   census.warnings.insert(census.warnings.end(), unknown.lines().begin(), unknown.lines().end());
   if (unknown.count() > unknown.lines().size()) {
@@ -263,7 +287,7 @@ Result<Census> TakeCensus(const ShardSet& shards, const NamePrefix& prefix,
   model::ForEachTensor(rules, [&](const TensorRule& rule, std::int64_t, std::int64_t,
                                   std::string_view name) { taker.Visit(rule, name); });
   if (model.tie_word_embeddings) taker.VisitTiedHead(model);
-  return taker.Finish(directory);
+  return taker.Finish(FamilyNames(model), directory);
 }
 
 }  // namespace megalith::weights

@@ -48,8 +48,9 @@ struct Census {
 class Checkpoint {
  public:
   /// Errors of model::ReadConfig and ShardSet::Open; kBadTensor: tensors absent, of another shape
-  /// or dtype, stored both as `.weight` and packed, or under mixed prefixes. The message gives
-  /// counts and the first tensors, each with its shard.
+  /// or dtype, stored both as `.weight` and packed, or under mixed prefixes, or tensors of the
+  /// family that this config does not use: config and tensors contradict each other. The message
+  /// gives counts and the first tensors, each with its shard.
   static Result<Checkpoint> Open(const std::string& directory);
 
   Checkpoint(Checkpoint&&) noexcept;
@@ -88,8 +89,8 @@ class Checkpoint {
 };
 
 /// E8M0 scales: 1..254 mean 2^(s - 127). 0 and 255 (NaN) are in no released checkpoint and are
-/// refused (kBadTensor, with `name` and the position of the first). To be called on the bytes that
-/// are packed, so that no extra pass over the file is made.
-Status CheckMxfp4Scales(std::span<const std::byte> scales, std::string_view name);
+/// refused. The position of the first such byte, or nothing. To be called on the bytes that are
+/// packed, so that no extra pass over the file is made.
+std::optional<std::size_t> FindBadMxfp4Scale(std::span<const std::byte> scales);
 
 }  // namespace megalith::weights

@@ -60,7 +60,7 @@ TEST_P(GoldenCheckpoint, EveryTensorOfTheRulesIsFoundByName) {
     if (matrix->format == MatrixFormat::kMxfp4) {
       const auto scales = checkpoint->MapTensor(matrix->scale);
       ASSERT_TRUE(scales);
-      EXPECT_TRUE(CheckMxfp4Scales(*scales, name));
+      EXPECT_FALSE(FindBadMxfp4Scale(*scales)) << name;
     }
   });
 }
@@ -315,6 +315,57 @@ TEST_F(FakeCheckpoint, DecayMayBeLongerThanTheHeadsButNotShorter) {
   ExpectRefused({"A_log"});
 }
 
+// A config with one setting changed computes another model from the same tensors.
+TEST_F(FakeCheckpoint, TensorsThatTheConfigDoesNotUseAreRefused) {
+  struct Case {
+    const char* key;
+    json value;
+    std::vector<std::string> texts;
+  };
+  const std::vector<Case> cases = {
+      {"num_shared_experts", 0, {"shared_experts.gate_proj.weight", "num_shared_experts is 0"}},
+      {"latent_moe_use_norm", false, {"routed_expert_norm.weight", "latent_moe_use_norm is false"}},
+      {"mla_use_output_gate", false, {"self_attn.g_proj.weight", "mla_use_output_gate is false"}},
+      {"attn_res_block_size",
+       nullptr,
+       {"layers.0.self_attention_res_norm.weight", "54 tensors", "attn_res_block_size is null"}},
+      {"q_lora_rank", nullptr, {"absent", "q_a_proj.weight", "q_lora_rank is null"}},
+      {"num_experts", 15, {"experts.15.w1.weight_packed", "num_experts is 15"}},
+      {"first_k_dense_replace", 2, {"absent", "layer dense", "layers.1.block_sparse_moe"}},
+      {"first_k_dense_replace", 0, {"absent", "layer a mixture of experts", "layers.0.mlp"}},
+  };
+  const json original = config_;
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.key);
+    config_ = original;
+    ASSERT_TRUE(config_["text_config"].contains(c.key));
+    config_["text_config"][c.key] = c.value;
+    std::vector<std::string> texts = c.texts;
+    texts.push_back("contradict config.json");
+    ExpectRefused(texts);
+  }
+  config_ = original;
+  config_["text_config"]["linear_attn_config"]["use_full_rank_gate"] = false;
+  ExpectRefused({"absent", "layers.0.self_attn.g_proj.weight", "use_full_rank_gate is false"});
+}
+
+TEST_F(FakeCheckpoint, LayersAndExpertsPastTheEndAreRefused) {
+  const std::vector<FakeTensor> original = tensors_;
+  const std::string body = "language_model.model.";
+  for (const auto& [name, reason] : std::vector<std::pair<std::string, std::string>>{
+           {"layers.13.input_layernorm.weight", "num_hidden_layers is 13"},
+           {"layers.99999999999999999999.self_attn.o_proj.weight", "num_hidden_layers is 13"},
+           {"layers.1.block_sparse_moe.experts.16.w2.weight_scale", "num_experts is 16"},
+           {"layers.0.self_attn.q_a_layernorm.weight", "makes the layer KDA"},
+           {"layers.3.self_attn.q_conv1d.weight", "makes the layer MLA"},
+           {"layers.3.self_attn.A_log", "makes the layer MLA"},
+           {"layers.0.self_attn.g_a_proj.weight", "use_full_rank_gate is true"}}) {
+    tensors_ = original;
+    tensors_.push_back({body + name, DType::kBf16, {4}, 2});
+    ExpectRefused({"1 tensors contradict", body + name, "model-00003-of-000014", reason});
+  }
+}
+
 TEST_F(FakeCheckpoint, KnownForeignPrefixesAreSkippedAndOtherTensorsListed) {
   for (int i = 0; i < 20; ++i) {
     tensors_.push_back({fmt::format("vision_tower.encoder.{}.weight", i), DType::kF16, {3, 5}, 2});
@@ -407,32 +458,26 @@ TEST_F(FakeCheckpoint, UnknownNameIsAnErrorThatNamesIt) {
   EXPECT_TRUE(checkpoint->FindMatrix("embed_tokens"));
 }
 
-TEST(CheckMxfp4Scales, ZeroAndNanAreRefusedWhereverTheyStand) {
+TEST(FindBadMxfp4Scale, ZeroAndNanAreFoundWhereverTheyStand) {
   for (std::size_t size = 0; size < 40; ++size) {
     std::vector<std::byte> scales(size, std::byte{127});
-    EXPECT_TRUE(CheckMxfp4Scales(scales, "t"));
+    EXPECT_EQ(FindBadMxfp4Scale(scales), std::nullopt);
     for (std::size_t at = 0; at < size; ++at) {
       for (const int value : {0, 255}) {
         scales[at] = static_cast<std::byte>(value);
-        const Status status = CheckMxfp4Scales(scales, "name.of.tensor");
-        ASSERT_FALSE(status) << size << " " << at << " " << value;
-        EXPECT_EQ(status.error().code, ErrorCode::kBadTensor);
-        EXPECT_NE(status.error().message.find("name.of.tensor"), std::string::npos);
-        EXPECT_NE(status.error().message.find(fmt::format("scale {} of {} is {}", at, size, value)),
-                  std::string::npos)
-            << status.error().message;
+        EXPECT_EQ(FindBadMxfp4Scale(scales), at) << size << " " << value;
       }
       scales[at] = std::byte{127};
     }
   }
 }
 
-TEST(CheckMxfp4Scales, EveryOtherByteIsAcceptedNextToEveryOther) {
+TEST(FindBadMxfp4Scale, EveryOtherByteIsAcceptedNextToEveryOther) {
   std::mt19937 random(7);
   std::vector<std::byte> scales(4096);
   for (int round = 0; round < 50; ++round) {
     for (std::byte& scale : scales) scale = static_cast<std::byte>(1 + random() % 254);
-    EXPECT_TRUE(CheckMxfp4Scales(scales, "t"));
+    EXPECT_EQ(FindBadMxfp4Scale(scales), std::nullopt);
   }
 }
 

@@ -21,12 +21,6 @@ std::uint64_t SaturatingAdd(std::uint64_t a, std::uint64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<std::uint64_t>::max() : sum;
 }
 
-std::uint64_t SaturatingMultiply(std::uint64_t a, std::uint64_t b) {
-  std::uint64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::uint64_t>::max()
-                                                : product;
-}
-
 std::vector<LayerGroup> GroupLayers(const model::Model& model) {
   std::vector<LayerGroup> groups;
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
@@ -98,6 +92,11 @@ Result<InspectReport> MakeReport(const model::Model& model, std::string_view sou
     return Fail(ErrorCode::kOutOfRange, "a memory plan for {} tokens of {} sequences", context,
                 options.num_sequences);
   }
+  if (context > model.max_position_embeddings) {
+    return Fail(ErrorCode::kOutOfRange,
+                "a memory plan for {} tokens: at most max_position_embeddings ({}) expected",
+                context, model.max_position_embeddings);
+  }
   InspectReport report;
   report.source = source;
   report.model = model;
@@ -109,13 +108,18 @@ Result<InspectReport> MakeReport(const model::Model& model, std::string_view sou
   plan.context_tokens = context;
   plan.num_sequences = options.num_sequences;
   plan.weight_bytes = report.stored().num_bytes;
-  plan.kda_bytes = SaturatingMultiply(
-      U64(options.num_sequences), report.state.kda_recurrent_bytes + report.state.kda_conv_bytes);
-  plan.mla_bytes =
-      SaturatingMultiply(U64(options.num_sequences),
-                         SaturatingMultiply(U64(context), report.state.mla_bytes_per_token));
-  plan.total_bytes =
-      SaturatingAdd(plan.weight_bytes, SaturatingAdd(plan.kda_bytes, plan.mla_bytes));
+  const std::uint64_t sequences = U64(options.num_sequences);
+  std::uint64_t tokens = 0;
+  if (__builtin_mul_overflow(report.state.kda_recurrent_bytes + report.state.kda_conv_bytes,
+                             sequences, &plan.kda_bytes) ||
+      __builtin_mul_overflow(U64(context), sequences, &tokens) ||
+      __builtin_mul_overflow(tokens, report.state.mla_bytes_per_token, &plan.mla_bytes) ||
+      __builtin_add_overflow(plan.weight_bytes, plan.kda_bytes, &plan.total_bytes) ||
+      __builtin_add_overflow(plan.total_bytes, plan.mla_bytes, &plan.total_bytes)) {
+    return Fail(ErrorCode::kOutOfRange,
+                "a memory plan for {} sequences of {} tokens: its bytes do not fit 64 bits",
+                options.num_sequences, context);
+  }
   return report;
 }
 

@@ -87,7 +87,8 @@ struct InspectOptions {
   std::int64_t num_sequences = 1;
 };
 
-/// kOutOfRange: options that are not positive.
+/// kOutOfRange: options that are not positive, a context above max_position_embeddings, a plan
+/// whose bytes do not fit 64 bits.
 Result<InspectReport> InspectCheckpoint(const Checkpoint& checkpoint,
                                         const InspectOptions& options);
 

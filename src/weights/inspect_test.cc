@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "model/config.h"
 #include "tools/fake_checkpoint.h"
 #include "tools/temp_dir.h"
 
@@ -154,10 +155,47 @@ TEST(Inspect, MissingShardIsNamedLikeByTheEngine) {
 TEST(Inspect, PlanOfNoTokensIsRefused) {
   EXPECT_FALSE(Inspect(kData + "/golden/k3-tiny", {.context_tokens = 0}));
   EXPECT_FALSE(Inspect(kData + "/golden/k3-tiny", {.num_sequences = -1}));
-  const auto huge =
-      Inspect(kData + "/golden/k3-tiny", {.context_tokens = INT64_MAX, .num_sequences = INT64_MAX});
-  ASSERT_TRUE(huge);
-  EXPECT_EQ(huge->plan.total_bytes, UINT64_MAX);
+}
+
+TEST(Inspect, PlanBeyondTheModelOrTheMachineIsRefused) {
+  const std::string directory = kData + "/golden/k3-tiny";
+  const auto report = Inspect(directory, {});
+  ASSERT_TRUE(report) << report.error().message;
+  const std::int64_t positions = report->model.max_position_embeddings;
+  EXPECT_TRUE(Inspect(directory, {.context_tokens = positions}));
+  for (const std::int64_t context : {positions + 1, INT64_MAX}) {
+    const auto refused = Inspect(directory, {.context_tokens = context});
+    ASSERT_FALSE(refused) << context;
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfRange);
+    for (const std::int64_t number : {context, positions}) {
+      EXPECT_NE(refused.error().message.find(fmt::to_string(number)), std::string::npos)
+          << refused.error().message;
+    }
+  }
+  for (const std::int64_t sequences : {INT64_MAX, INT64_MAX / 1000}) {
+    const auto refused = Inspect(directory, {.num_sequences = sequences});
+    ASSERT_FALSE(refused) << sequences;
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfRange);
+    EXPECT_NE(refused.error().message.find(fmt::to_string(sequences)), std::string::npos);
+  }
+}
+
+TEST(Inspect, TextNamesUnknownTensors) {
+  const auto config = model::ReadConfig(kData + "/golden/k3-tiny");
+  ASSERT_TRUE(config) << config.error().message;
+  auto tensors = tools::ListFakeTensors(config->model, {});
+  for (int i = 0; i < 20; ++i) {
+    tensors.push_back({fmt::format("language_model.other.{}", i), DType::kU8, {1}, 0});
+  }
+  const tools::TempDir temp;
+  const std::string json_text = *ReadTextFile(kData + "/golden/k3-tiny/config.json", 1 << 20);
+  ASSERT_TRUE(tools::WriteFakeCheckpoint(temp.path(), json_text, tensors));
+  const auto report = Inspect(temp.path(), {});
+  ASSERT_TRUE(report) << report.error().message;
+  const std::string text = ToText(*report);
+  for (const char* expected : {"language_model.other.0 in", "20 unknown", "more unknown tensors"}) {
+    EXPECT_NE(text.find(expected), std::string::npos) << expected << "\n" << text;
+  }
 }
 
 TEST(Inspect, TextAndJsonShowTheSameNumbers) {

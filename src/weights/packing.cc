@@ -1,11 +1,17 @@
 #include "weights/packing.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/align.h"
 #include "base/bf16.h"
+#include "weights/finite.h"
+#include "weights/quote.h"
 
 namespace megalith::weights {
 namespace {
@@ -19,6 +25,7 @@ struct Source {
   std::string name;
   PanelFormat format = PanelFormat::kBf16;
   std::int64_t columns = 0;
+  MatrixView view;
   const std::byte* weight = nullptr;
   const std::byte* scale = nullptr;
   std::vector<std::byte> copy;  ///< only when the file does not align the elements
@@ -41,6 +48,7 @@ Status OpenSource(const Checkpoint& checkpoint, const std::string& name, const P
   source->name = name;
   source->format = found;
   source->columns = view.columns;
+  source->view = view;
   MEGALITH_ASSIGN_OR_RETURN(const std::span<const std::byte> weight,
                             checkpoint.shards().Bytes(view.weight, &source->copy));
   source->weight = weight.data();
@@ -50,6 +58,36 @@ Status OpenSource(const Checkpoint& checkpoint, const std::string& name, const P
     source->scale = scale.data();
   }
   return {};
+}
+
+std::string TensorPlace(const Checkpoint& checkpoint, const TensorView& view) {
+  return fmt::format("{} in {}", Quote(view.name), checkpoint.shards().ShardName(view.shard));
+}
+
+/// "nan (bits 0x7fc0)"
+std::string NonFiniteText(float value, DType dtype) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return fmt::format("{} (bits 0x{:x})", value, dtype == DType::kBf16 ? bits >> 16 : bits);
+}
+
+/// Finds the element that makes a packed panel not finite, in the matrix as stored.
+Status FailNonFinite(const Checkpoint& checkpoint, const Source& source, const PanelJob& job,
+                     std::int64_t first, std::int64_t count) {
+  for (std::int64_t n = first; n < first + count; ++n) {
+    for (std::int64_t k = job.first_input; k < job.first_input + job.num_inputs; ++k) {
+      const std::int64_t row = job.transposed ? k : n;
+      const std::int64_t column = job.transposed ? n : k;
+      Bf16 element{};
+      std::memcpy(&element, source.weight + (row * source.columns + column) * 2, sizeof(element));
+      const float value = ToFloat(element);
+      if (std::isfinite(value)) continue;
+      return Fail(ErrorCode::kBadTensor,
+                  "{}: row {}, column {}: a finite number expected, {} found",
+                  TensorPlace(checkpoint, source.view.weight), row, column,
+                  NonFiniteText(value, DType::kBf16));
+    }
+  }
+  return Fail(ErrorCode::kInternal, "{}: packing made a value that is not finite", source.name);
 }
 
 /// Everything about a job that can be said without the checkpoint.
@@ -84,14 +122,19 @@ Status CheckJob(const PanelJob& job, std::size_t destination_bytes) {
 }
 
 /// Packs outputs first .. first + count (at most 16) of one matrix.
-Status PackOnePanel(const Source& source, const PanelJob& job, std::int64_t first,
-                    std::int64_t count, std::byte* panel) {
+Status PackOnePanel(const Checkpoint& checkpoint, const Source& source, const PanelJob& job,
+                    std::int64_t first, std::int64_t count, std::byte* panel) {
   if (source.format == PanelFormat::kBf16) {
     const std::int64_t output_stride = job.transposed ? 1 : source.columns;
     const std::int64_t input_stride = job.transposed ? source.columns : 1;
     const auto* matrix = reinterpret_cast<const Bf16*>(source.weight);
     kernels::PackPanelBf16(matrix + first * output_stride + job.first_input * input_stride,
                            output_stride, input_stride, count, job.num_inputs, panel);
+    // In the panel rather than in the file: it lies in the cache, without gaps also if transposed.
+    const auto bytes = static_cast<std::size_t>(kernels::PanelBytes(job.format, job.num_inputs));
+    if (FindNonFinite({panel, bytes}, DType::kBf16)) {
+      return FailNonFinite(checkpoint, source, job, first, count);
+    }
     return {};
   }
   const std::int64_t codes_stride = source.columns / 2;
@@ -100,7 +143,13 @@ Status PackOnePanel(const Source& source, const PanelJob& job, std::int64_t firs
   for (std::int64_t row = 0; row < count; ++row) {
     const std::span<const std::byte> row_scales(
         scales + row * scales_stride, static_cast<std::size_t>(job.num_inputs / kBlockInputs));
-    MEGALITH_RETURN_IF_ERROR(CheckMxfp4Scales(row_scales, source.name));
+    if (const auto bad = FindBadMxfp4Scale(row_scales)) {
+      return Fail(ErrorCode::kBadTensor,
+                  "{}: row {}, group {}: a scale of 1 to 254 expected, {} found",
+                  TensorPlace(checkpoint, source.view.scale), first + row,
+                  job.first_input / kBlockInputs + static_cast<std::int64_t>(*bad),
+                  std::to_integer<int>(row_scales[*bad]));
+    }
   }
   kernels::PackPanelMxfp4(reinterpret_cast<const std::uint8_t*>(
                               source.weight + first * codes_stride + job.first_input / 2),
@@ -126,7 +175,17 @@ class WideReader {
                   DTypeName(view.dtype));
     }
     MEGALITH_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, checkpoint.MapTensor(view));
-    return WideReader(view, bytes.data());
+    return WideReader(view, bytes.data(), TensorPlace(checkpoint, view));
+  }
+
+  /// kBadTensor if one of the first `count` elements is NaN or infinite. Those past the ones a
+  /// model uses (padding of per-head parameters) may hold anything.
+  Status CheckFinite(std::int64_t count) const {
+    const auto num_bytes = static_cast<std::size_t>(count * DTypeBytes(view_.dtype));
+    const auto bad = FindNonFinite({bytes_, num_bytes}, view_.dtype);
+    if (!bad) return {};
+    return Fail(ErrorCode::kBadTensor, "{}: element {}: a finite number expected, {} found", place_,
+                *bad, NonFiniteText(At(static_cast<std::int64_t>(*bad)), view_.dtype));
   }
 
   const TensorView& view() const { return view_; }
@@ -145,9 +204,11 @@ class WideReader {
   }
 
  private:
-  WideReader(const TensorView& view, const std::byte* bytes) : view_(view), bytes_(bytes) {}
+  WideReader(const TensorView& view, const std::byte* bytes, std::string place)
+      : view_(view), bytes_(bytes), place_(std::move(place)) {}
   TensorView view_;
   const std::byte* bytes_;
+  std::string place_;  // for messages
 };
 
 Status PackTransposed(const WideReader& source, const VectorJob& job, float* out) {
@@ -213,7 +274,7 @@ Status PackPanels(const Checkpoint& checkpoint, const PanelJob& job,
     const std::int64_t count = std::min<std::int64_t>(kPanelOutputs, job.num_outputs - done);
     for (int i = 0; i < num_sources; ++i) {
       MEGALITH_RETURN_IF_ERROR(
-          PackOnePanel(sources[i], job, job.first_output + done, count, panel));
+          PackOnePanel(checkpoint, sources[i], job, job.first_output + done, count, panel));
       panel += panel_bytes;
     }
   }
@@ -227,6 +288,7 @@ Status PackVector(const Checkpoint& checkpoint, const VectorJob& job,
   MEGALITH_RETURN_IF_ERROR(CheckJob(job, destination.size()));
   MEGALITH_ASSIGN_OR_RETURN(const WideReader first,
                             WideReader::Open(checkpoint, job.name, job.stored_count));
+  MEGALITH_RETURN_IF_ERROR(first.CheckFinite(job.count));
   auto* out = reinterpret_cast<float*>(destination.data());
   switch (job.form) {
     case VectorForm::kAsStored:
@@ -239,7 +301,13 @@ Status PackVector(const Checkpoint& checkpoint, const VectorJob& job,
     case VectorForm::kFold: {
       MEGALITH_ASSIGN_OR_RETURN(const WideReader second,
                                 WideReader::Open(checkpoint, job.second_name, job.stored_count));
+      MEGALITH_RETURN_IF_ERROR(second.CheckFinite(job.count));
       for (std::int64_t i = 0; i < job.count; ++i) out[i] = first.At(i) * second.At(i);
+      if (const auto bad = FindNonFinite(destination, DType::kF32)) {
+        const auto i = static_cast<std::int64_t>(*bad);
+        return Fail(ErrorCode::kBadTensor, "{} times {}: element {}: {} times {} overflows",
+                    job.name, job.second_name, i, first.At(i), second.At(i));
+      }
       return {};
     }
     case VectorForm::kTransposed:

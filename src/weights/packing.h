@@ -41,10 +41,10 @@ std::int64_t NumPanels(const PanelJob& job);
 std::int64_t PackedBytes(const PanelJob& job);
 
 /// Writes PackedBytes(job) bytes, padding included. The source is read in place from the mapped
-/// file. Errors: kBadTensor names a tensor that is absent, of another shape or storage, or holds an
-/// MXFP4 scale of 0 or 255 within the packed rows; kUsage for a range outside the matrix or a
-/// destination of another size; kUnsupported for a transposed MXFP4 matrix or inputs that cut a
-/// scale group.
+/// file. Errors: kBadTensor names a tensor that is absent, of another shape or storage, or holds
+/// NaN, infinity or an MXFP4 scale of 0 or 255 within the packed part (with row and column or
+/// group); kUsage for a range outside the matrix or a destination of another size; kUnsupported for
+/// a transposed MXFP4 matrix or inputs that cut a scale group.
 Status PackPanels(const Checkpoint& checkpoint, const PanelJob& job,
                   std::span<std::byte> destination);
 
@@ -70,8 +70,8 @@ struct VectorJob {
 std::int64_t PackedBytes(const VectorJob& job);
 
 /// Writes PackedBytes(job) bytes; `destination` is aligned for its dtype. Errors: kBadTensor names
-/// a tensor that is absent, of another element count, shape or dtype; kUsage for a job that
-/// contradicts itself.
+/// a tensor that is absent, of another element count, shape or dtype, or holds NaN or infinity
+/// among the elements used, or whose fold overflows; kUsage for a job that contradicts itself.
 Status PackVector(const Checkpoint& checkpoint, const VectorJob& job,
                   std::span<std::byte> destination);
 

@@ -211,13 +211,75 @@ TEST_F(Packing, ScaleThatIsNoNumberIsRefusedWithItsTensor) {
     const Status status = PackPanels(*damaged, job, packed);
     ASSERT_FALSE(status.has_value());
     EXPECT_EQ(ErrorCodeName(status.error().code), ErrorCodeName(ErrorCode::kBadTensor));
-    EXPECT_NE(status.error().message.find("experts.3.w1"), std::string::npos)
-        << status.error().message;
+    for (const std::string& text :
+         {std::string("experts.3.w1.weight_scale in model-"), std::string("row 20, group 3: "),
+          fmt::format("{} found", static_cast<unsigned char>(bad))}) {
+      EXPECT_NE(status.error().message.find(text), std::string::npos) << status.error().message;
+    }
     // Outputs that do not use the scale can be packed.
     PanelJob other = job;
     other.num_outputs = 16;
     packed.resize(static_cast<std::size_t>(PackedBytes(other)));
     EXPECT_TRUE(PackPanels(*damaged, other, packed).has_value());
+  }
+}
+
+/// k3-unit with some bytes replaced.
+class DamagedCheckpoint {
+ public:
+  DamagedCheckpoint(const Checkpoint& original, const TensorView& view, std::int64_t element,
+                    std::uint32_t bits) {
+    directory_.CopyFrom(kUnit);
+    const auto size = static_cast<std::streamoff>(DTypeBytes(view.dtype));
+    std::fstream file(directory_.File(original.shards().ShardName(view.shard)),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(view.file_offset) + element * size);
+    file.write(reinterpret_cast<const char*>(&bits), size);
+    file.close();
+    auto opened = Checkpoint::Open(directory_.path());
+    EXPECT_TRUE(opened.has_value()) << opened.error().message;
+    if (opened) checkpoint_.emplace(*std::move(opened));
+  }
+  const Checkpoint& operator*() const { return *checkpoint_; }
+
+ private:
+  tools::TempDir directory_;
+  std::optional<Checkpoint> checkpoint_;
+};
+
+void ExpectNames(const Status& status, const std::vector<std::string>& texts) {
+  ASSERT_FALSE(status.has_value());
+  EXPECT_EQ(ErrorCodeName(status.error().code), ErrorCodeName(ErrorCode::kBadTensor));
+  for (const std::string& text : texts) {
+    EXPECT_NE(status.error().message.find(text), std::string::npos) << status.error().message;
+  }
+}
+
+TEST_F(Packing, MatrixElementThatIsNotFiniteIsNamedWithItsPlace) {
+  const TensorView view = checkpoint().FindMatrix(kGate)->weight;  // [384, 256]
+  const std::int64_t row = 17;
+  const std::int64_t column = 130;
+  for (const auto& [bits, text] : std::vector<std::pair<std::uint32_t, std::string>>{
+           {0x7fc0, "nan (bits 0x7fc0)"}, {0xff80, "-inf (bits 0xff80)"}, {0x7f81, "0x7f81"}}) {
+    const DamagedCheckpoint damaged(checkpoint(), view, row * 256 + column, bits);
+    PanelJob job = Bf16Job(kGate, 384, 256);
+    for (const bool transposed : {false, true}) {
+      job.transposed = transposed;
+      job.num_outputs = transposed ? 256 : 384;
+      job.num_inputs = transposed ? 384 : 256;
+      std::vector<std::byte> packed(static_cast<std::size_t>(PackedBytes(job)));
+      ExpectNames(PackPanels(*damaged, job, packed),
+                  {"layers.0.mlp.gate_proj.weight in model-", "row 17, column 130: ", text});
+    }
+    // A job that does not use the element has nothing to say about it.
+    job = Bf16Job(kGate, 384, 256);
+    job.num_inputs = column;
+    std::vector<std::byte> packed(static_cast<std::size_t>(PackedBytes(job)));
+    EXPECT_TRUE(PackPanels(*damaged, job, packed).has_value());
+    job = Bf16Job(kUp, 384, 256);
+    job.pair_tensor = kGate;
+    packed.resize(static_cast<std::size_t>(PackedBytes(job)));
+    ExpectNames(PackPanels(*damaged, job, packed), {"gate_proj", "row 17, column 130: "});
   }
 }
 
@@ -300,6 +362,55 @@ TEST_F(VectorPacking, TapsAreTransposed) {
       ASSERT_EQ((*packed)[tap * 256 + channel], stored[channel * 4 + tap]);
     }
   }
+}
+
+TEST_F(VectorPacking, ElementThatIsNotFiniteIsNamedWithItsPlace) {
+  VectorJob fold = Job("layers.1.mlp_res_norm.weight", DType::kF32, 256);
+  fold.second_name = "layers.1.mlp_res_proj.weight";
+  fold.form = VectorForm::kFold;
+  VectorJob taps = Job("layers.0.self_attn.k_conv1d.weight", DType::kF32, 256 * 4);
+  taps.form = VectorForm::kTransposed;
+  taps.taps = 4;
+  const std::vector<std::pair<VectorJob, std::string>> cases = {
+      {Job("layers.0.input_layernorm.weight", DType::kBf16, 256),
+       "layers.0.input_layernorm.weight"},
+      {Job("layers.0.self_attn.dt_bias", DType::kF32, 256), "layers.0.self_attn.dt_bias"},
+      {taps, taps.name},
+      {fold, fold.name},
+      {fold, fold.second_name}};
+  for (const auto& [job, name] : cases) {
+    const TensorView view = *checkpoint().Find(name);
+    const std::uint32_t bits = view.dtype == DType::kF32 ? 0x7f800000u : 0x7f80u;
+    const DamagedCheckpoint damaged(checkpoint(), view, 99, bits);
+    std::vector<float> packed(static_cast<std::size_t>(PackedBytes(job)) / sizeof(float));
+    ExpectNames(PackVector(*damaged, job, std::as_writable_bytes(std::span(packed))),
+                {name + " in model-", "element 99: ", "inf (bits 0x7f80"});
+  }
+}
+
+TEST_F(VectorPacking, PaddingMayHoldAnything) {
+  const char name[] = "layers.0.self_attn.A_log";  // 64 stored, 4 heads
+  const DamagedCheckpoint damaged(checkpoint(), *checkpoint().Find(name), 4, 0x7fc00000u);
+  VectorJob job = Job(name, DType::kF32, 64);
+  job.count = 4;
+  std::vector<float> packed(4);
+  EXPECT_TRUE(PackVector(*damaged, job, std::as_writable_bytes(std::span(packed))).has_value());
+  job.count = 5;
+  packed.resize(5);
+  ExpectNames(PackVector(*damaged, job, std::as_writable_bytes(std::span(packed))),
+              {"element 4: ", "nan"});
+}
+
+TEST_F(VectorPacking, FoldThatOverflowsIsRefused) {
+  // Two finite factors; the damage reaches one, so it is made the largest there is, squared.
+  const char name[] = "layers.1.mlp_res_norm.weight";
+  const DamagedCheckpoint damaged(checkpoint(), *checkpoint().Find(name), 7, 0x7f7fu);
+  VectorJob job = Job(name, DType::kF32, 256);
+  job.second_name = name;
+  job.form = VectorForm::kFold;
+  std::vector<float> packed(256);
+  ExpectNames(PackVector(*damaged, job, std::as_writable_bytes(std::span(packed))),
+              {name, "element 7: ", "overflows"});
 }
 
 TEST_F(VectorPacking, VectorsThatDoNotFitAreRefused) {

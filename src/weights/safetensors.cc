@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 
+#include "model/json_place.h"
 #include "weights/quote.h"
 
 namespace megalith::weights {
@@ -136,8 +137,8 @@ Result<TensorHeader> TensorHeader::Parse(std::string_view json, std::uint64_t fi
   dom::parser parser;
   dom::element document;
   if (const auto error = parser.parse(padded).get(document)) {
-    return Fail(ErrorCode::kBadFile, "{}: the header is not valid JSON: {}", source,
-                simdjson::error_message(error));
+    return Fail(ErrorCode::kBadFile, "{}: the header is not valid JSON{}: {}", source,
+                model::JsonErrorPlace(json), simdjson::error_message(error));
   }
   dom::object root;
   if (document.get(root) != simdjson::SUCCESS) {

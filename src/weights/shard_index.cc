@@ -8,6 +8,8 @@
 #include <map>
 #include <unordered_map>
 
+#include "base/file.h"
+#include "model/json_place.h"
 #include "weights/quote.h"
 
 namespace megalith::weights {
@@ -67,9 +69,8 @@ std::string GapText(const std::string& directory, const ShardIndex& index) {
     }
     auto& sequence = present[{numbered->stem, numbered->count}];
     sequence.resize(static_cast<std::size_t>(numbered->count), false);
-    std::error_code error;
     sequence[static_cast<std::size_t>(numbered->number - 1)] =
-        std::filesystem::exists(std::filesystem::path(directory) / name, error);
+        !IsAbsent((std::filesystem::path(directory) / name).string());
   }
   std::string text;
   for (const auto& [key, sequence] : present) {
@@ -91,8 +92,8 @@ Result<ShardIndex> ParseShardIndex(std::string json, std::string_view source) {
   const auto parser = std::make_shared<dom::parser>();  // owns the strings of the document
   dom::element document;
   if (const auto error = parser->parse(json.data(), json.size(), false).get(document)) {
-    return Fail(ErrorCode::kBadFile, "{}: not valid JSON: {}", source,
-                simdjson::error_message(error));
+    return Fail(ErrorCode::kBadFile, "{}: not valid JSON{}: {}", source,
+                model::JsonErrorPlace(json), simdjson::error_message(error));
   }
   dom::object root;
   if (document.get(root) != simdjson::SUCCESS) {
@@ -146,8 +147,7 @@ Status CheckShardsExist(const std::string& directory, const ShardIndex& index) {
   std::string missing;
   std::size_t num_missing = 0;
   for (const std::string& name : index.shard_names) {
-    std::error_code error;
-    if (std::filesystem::exists(std::filesystem::path(directory) / name, error)) continue;
+    if (!IsAbsent((std::filesystem::path(directory) / name).string())) continue;
     missing += fmt::format("{}{}", num_missing == 0 ? "" : " ", name);
     ++num_missing;
   }

@@ -248,17 +248,18 @@ ShardSet::~ShardSet() = default;
 Result<ShardSet> ShardSet::Open(const std::string& directory) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) {
-    return Fail(ErrorCode::kNotFound, "{}: a directory expected", directory);
+    return Fail(ErrorCode::kNotFound, "{}: a directory expected{}", directory,
+                error ? ": " + error.message() : std::string());
   }
   auto state = std::make_unique<State>();
   state->directory = directory;
   std::optional<ShardIndex> index;
   const std::string index_path = JoinPath(directory, kIndexName);
-  if (fs::exists(index_path, error)) {
+  if (!IsAbsent(index_path)) {
     MEGALITH_ASSIGN_OR_RETURN(std::string json, ReadTextFile(index_path, kMaxIndexBytes));
     MEGALITH_ASSIGN_OR_RETURN(index, ParseShardIndex(std::move(json), index_path));
     MEGALITH_RETURN_IF_ERROR(CheckShardsExist(directory, *index));
-  } else if (!fs::exists(JoinPath(directory, kSingleName), error)) {
+  } else if (IsAbsent(JoinPath(directory, kSingleName))) {
     return Fail(ErrorCode::kNotFound, "{}: neither {} nor {} found; {}", directory, kIndexName,
                 kSingleName, ListShardFiles(directory));
   }

@@ -1,6 +1,7 @@
 #include "weights/shard_set.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <map>
@@ -275,6 +276,49 @@ TEST(ShardSet, ManyThreadsMayMapAndReadAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(failures, std::vector<int>(4, 0));
+}
+
+TEST(ShardSet, FilesThatAreNoRegularFilesAreNamedWithoutWaiting) {
+  const std::string shard = "model-00002-of-000003.safetensors";
+  for (const std::string& name : {shard, std::string("model.safetensors.index.json")}) {
+    const tools::TempDir temp;
+    temp.CopyFrom(std::string(MEGALITH_TEST_DATA) + "/golden/k3-tiny");
+    temp.Remove(name);
+    ASSERT_EQ(::mkfifo(temp.File(name).c_str(), 0600), 0);
+    const auto fifo = ShardSet::Open(temp.path());
+    ASSERT_FALSE(fifo);
+    EXPECT_EQ(fifo.error().code, ErrorCode::kBadFile);
+    EXPECT_NE(fifo.error().message.find(name + ": "), std::string::npos) << fifo.error().message;
+    EXPECT_NE(fifo.error().message.find("is a FIFO"), std::string::npos);
+    temp.Remove(name);
+    std::filesystem::create_directory(temp.File(name));
+    const auto directory = ShardSet::Open(temp.path());
+    ASSERT_FALSE(directory);
+    EXPECT_EQ(directory.error().code, ErrorCode::kBadFile);
+    EXPECT_NE(directory.error().message.find("is a directory"), std::string::npos);
+    temp.Remove(name);
+    std::filesystem::create_symlink(name, temp.File(name));
+    const auto loop = ShardSet::Open(temp.path());
+    ASSERT_FALSE(loop);
+    EXPECT_EQ(loop.error().code, ErrorCode::kNotFound);
+    EXPECT_NE(loop.error().message.find(std::strerror(ELOOP)), std::string::npos)
+        << loop.error().message;
+  }
+}
+
+TEST(ShardSet, SyntaxErrorsAreNamedWithTheirByte) {
+  const tools::TempDir temp;
+  temp.CopyFrom(std::string(MEGALITH_TEST_DATA) + "/golden/k3-tiny");
+  const std::string name = "model.safetensors.index.json";
+  std::string index = temp.Read(name);
+  const std::size_t at = index.find("weight_map") + 12;
+  index.insert(at, "]");
+  temp.Write(name, index);
+  const auto shards = ShardSet::Open(temp.path());
+  ASSERT_FALSE(shards);
+  EXPECT_NE(shards.error().message.find(fmt::format("at byte {} ", index.find(']'))),
+            std::string::npos)
+      << shards.error().message;
 }
 
 }  // namespace

@@ -1,0 +1,65 @@
+#include "weights/finite.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+namespace megalith::weights {
+namespace {
+
+/// Exponent bits of each element in a word, and the lowest of them: an exponent of all ones plus
+/// that bit carries into the sign bit, which was masked out, and no further.
+struct Lanes {
+  std::size_t element_bytes;
+  std::uint64_t exponent;
+  std::uint64_t lowest;
+  std::uint64_t sign;
+};
+constexpr Lanes kBf16Lanes = {2, 0x7f80'7f80'7f80'7f80u, 0x0080'0080'0080'0080u,
+                              0x8000'8000'8000'8000u};
+constexpr Lanes kF32Lanes = {4, 0x7f80'0000'7f80'0000u, 0x0080'0000'0080'0000u,
+                             0x8000'0000'8000'0000u};
+
+/// No branch within: compilers make vector instructions of it.
+template <const Lanes& kLanes>
+bool AnyInBlock(const std::byte* bytes, std::size_t num_words) {
+  std::uint64_t carries = 0;
+  for (std::size_t i = 0; i < num_words; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + i * sizeof(word), sizeof(word));
+    carries |= (word & kLanes.exponent) + kLanes.lowest;
+  }
+  return (carries & kLanes.sign) != 0;
+}
+
+template <const Lanes& kLanes>
+std::optional<std::size_t> Find(std::span<const std::byte> bytes) {
+  constexpr std::size_t kBlockBytes = 4096;
+  constexpr std::size_t kPerWord = sizeof(std::uint64_t) / kLanes.element_bytes;
+  const std::size_t count = bytes.size() / kLanes.element_bytes;
+  for (std::size_t begin = 0; begin < bytes.size(); begin += kBlockBytes) {
+    const std::size_t size = std::min(kBlockBytes, bytes.size() - begin);
+    const std::size_t num_words = size / sizeof(std::uint64_t);
+    const bool tail = num_words * sizeof(std::uint64_t) != size;
+    if (!tail && !AnyInBlock<kLanes>(bytes.data() + begin, num_words)) continue;
+    const std::size_t first = begin / kLanes.element_bytes;
+    const std::size_t last = std::min(count, first + num_words * kPerWord + (tail ? kPerWord : 0));
+    for (std::size_t i = first; i < last; ++i) {
+      std::uint64_t element = 0;
+      std::memcpy(&element, bytes.data() + i * kLanes.element_bytes, kLanes.element_bytes);
+      constexpr std::uint64_t kLowMask = kLanes.element_bytes == 2 ? 0x7f80u : 0x7f80'0000u;
+      if ((element & kLowMask) == kLowMask) return i;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::size_t> FindNonFinite(std::span<const std::byte> bytes, DType dtype) {
+  if (dtype == DType::kBf16) return Find<kBf16Lanes>(bytes);
+  if (dtype == DType::kF32) return Find<kF32Lanes>(bytes);
+  return std::nullopt;
+}
+
+}  // namespace megalith::weights
