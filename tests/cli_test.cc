@@ -5,45 +5,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "megalith_process.h"
+
 namespace megalith {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Outcome {
-  int exit_code;  ///< -1: ended by a signal
-  std::string out;
-  std::string err;
-};
-
-std::string ReadAll(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// Runs the program with arguments as a shell would take them. `before`: assignments of variables.
-Outcome Megalith(const std::string& arguments, const std::string& before = "") {
-  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  const fs::path stem =
-      fs::path(testing::TempDir()) / (std::string("cli_") + test->test_suite_name() + test->name());
-  const std::string out = stem.string() + ".out";
-  const std::string err = stem.string() + ".err";
-  const std::string command = "env -u MEGALITH_FORCE_ISA -u MEGALITH_MODEL " + before + " '" +
-                              MEGALITH_PROGRAM + "' " + arguments + " </dev/null >'" + out +
-                              "' 2>'" + err + "'";
-  const int status = std::system(command.c_str());
-  Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadAll(out), ReadAll(err)};
-  fs::remove(out);
-  fs::remove(err);
-  return outcome;
-}
 
 /// The commands that `megalith --help` lists.
 std::vector<std::string> Commands() {

@@ -1,0 +1,273 @@
+// The commands that use a model, on the embedded one: what scripts rely on.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "megalith_process.h"
+
+namespace megalith {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+const std::string kNano = "'" MEGALITH_SOURCE_DIR "/models/k3-nano'";
+
+std::string Temporary(const std::string& name) {
+  return (fs::path(testing::TempDir()) / name).string();
+}
+
+std::string ReadBinary(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The run's JSON object; fails the test if there is none.
+Json RunJson(const std::string& arguments) {
+  const Outcome outcome = Megalith("run --json -q " + arguments);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  return Json::parse(outcome.out, nullptr, false);
+}
+
+TEST(RunCommand, JsonHasWhatScriptsReadAndTheGoldenTokens) {
+  const Json json =
+      RunJson("--ids 3840,3077,259,2124,483,1979,282 -n 12 --workers 2 --isa portable");
+  EXPECT_EQ(json["prompt_ids"], Json::parse("[3840,3077,259,2124,483,1979,282]"));
+  EXPECT_EQ(json["ids"], Json::parse("[259,1064,270,259,903,300,3078,259,903,330,774,2595]"));
+  EXPECT_EQ(json["text"], " the heaven and the earth.\nAnd the earth was without form");
+  EXPECT_EQ(json["finish_reason"], "length");
+  EXPECT_EQ(json["isa"], "portable");
+  EXPECT_EQ(json["workers"], 2);
+  EXPECT_EQ(json["timings"]["bytes_per_token"], 8666816);
+  for (const char* timing : {"load_seconds", "compile_seconds", "prefill_seconds", "decode_seconds",
+                             "prefill_tokens_per_second", "decode_tokens_per_second"}) {
+    EXPECT_TRUE(json["timings"][timing].is_number()) << timing;
+  }
+}
+
+TEST(RunCommand, HashIsThatOfCompileWhateverTheLength) {
+  const std::string one = RunJson("--ids 5 -n 1 --workers 2")["program_hash"];
+  EXPECT_EQ(RunJson("--ids 5,6,7 -n 30 --workers 2")["program_hash"], one);
+  const Outcome compiled = Megalith("compile --json --workers 2 " + kNano);
+  ASSERT_EQ(compiled.exit_code, 0) << compiled.err;
+  EXPECT_EQ(Json::parse(compiled.out)["hash"], one);
+}
+
+TEST(RunCommand, TextGoesToStdoutAndTheSummaryToStderr) {
+  const Outcome outcome = Megalith("run -p 'In the beginning God created' -n 8");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_TRUE(outcome.out.starts_with("In the beginning God created")) << outcome.out;
+  EXPECT_NE(outcome.err.find("tok/s"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("read per token"), std::string::npos) << outcome.err;
+  EXPECT_EQ(Megalith("run -q -n 2").err, "");
+}
+
+TEST(RunCommand, SameSeedGivesTheSameTextAnotherSeedAnother) {
+  const std::string options = "-p 'And the king' -n 24 --temperature 1 --top-p 0.95 --seed ";
+  EXPECT_EQ(RunJson(options + "7 --workers 1")["text"], RunJson(options + "7 --workers 3")["text"]);
+  EXPECT_NE(RunJson(options + "7")["text"], RunJson(options + "8")["text"]);
+}
+
+TEST(RunCommand, EndTokensStopUnlessIgnored) {
+  // The golden chat prompt "Genesis 1:1": the answer ends with <|end_of_msg|>.
+  std::ifstream file(MEGALITH_SOURCE_DIR "/models/k3-nano/golden.json");
+  const Json golden = Json::parse(file);
+  for (const Json& prompt : golden["prompts"]) {
+    if (prompt["kind"] == "text") continue;
+    std::string ids;
+    for (const Json& id : prompt["ids"]) ids += (ids.empty() ? "" : ",") + id.dump();
+    const Json stopped = RunJson("-n 200 --ids " + ids);
+    if (stopped["finish_reason"] != "stop") continue;
+    EXPECT_EQ(stopped["ids"].back(), 3842);
+    const Json ignored = RunJson("-n 200 --ignore-eos --ids " + ids);
+    EXPECT_EQ(ignored["finish_reason"], "length");
+    EXPECT_EQ(ignored["ids"].size(), 200u);
+    return;
+  }
+  FAIL() << "no golden chat prompt reaches its end token";
+}
+
+TEST(RunCommand, MessagesNobodyReadsDoNotFailTheRun) {
+  for (const char* redirection : {"2>&-", "2>/dev/full"}) {
+    const Outcome outcome = Megalith("run -p 'And the' -n 2", "", redirection);
+    EXPECT_EQ(outcome.exit_code, 0) << redirection;
+    EXPECT_TRUE(outcome.out.starts_with("And the")) << redirection;
+  }
+  EXPECT_EQ(Megalith("run -n 2", "", ">&-").exit_code, 1);
+  EXPECT_EQ(Megalith("run -n 2", "", ">/dev/full").exit_code, 1);
+}
+
+TEST(RunCommand, WrongUseIsRefusedBeforeLoadingWithTheReason) {
+  const auto expect = [](const std::string& arguments, int exit_code, const std::string& words) {
+    const Outcome outcome = Megalith("run " + arguments);
+    EXPECT_EQ(outcome.exit_code, exit_code) << arguments;
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << arguments << ": " << outcome.err;
+    EXPECT_EQ(outcome.err.find("engine"), std::string::npos) << "loaded before refusing";
+    EXPECT_EQ(outcome.out, "") << arguments;
+  };
+  expect("--ids 4096", 2, "4096");
+  expect("--ids 1,x", 2, "'x'");
+  expect("--ids -1", 2, "-1");
+  expect("--ids 99999999999", 2, "99999999999");
+  expect("--ids ''", 2, "ids");
+  expect("-p ''", 2, "empty");
+  expect("-p a --ids 1", 2, "");
+  expect("--temperature nan", 2, "temperature");
+  expect("--temperature ''", 2, "temperature");
+  expect("--top-p 1.1", 2, "top_p");
+  expect("--min-p -1", 2, "min_p");
+  expect("--top-k -1", 2, "top_k");
+  expect("--seed 18446744073709551616", 2, "seed");
+  expect("-n 0", 2, "");
+  expect("--prompt-file /nonexistent", 3, "/nonexistent");
+  expect("--prompt-file /tmp", 3, "/tmp");
+  expect("/nonexistent -p a", 3, "/nonexistent");
+  expect("/tmp -p a", 3, "/tmp");
+  expect(kNano, 2, "prompt");
+}
+
+TEST(RunCommand, FileWithInvalidUtf8IsNamed) {
+  const std::string path = Temporary("invalid_utf8.txt");
+  std::ofstream(path) << "a\xff";
+  const Outcome outcome = Megalith("run --prompt-file '" + path + "'");
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_NE(outcome.err.find(path), std::string::npos) << outcome.err;
+}
+
+TEST(RunCommand, CheckpointWithoutATokenizerRunsIds) {
+  const Outcome outcome =
+      Megalith("run '" MEGALITH_TEST_DATA "/golden/k3-unit' --ids 1,2 -n 3 --json -q");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out)["ids"].size(), 3u);
+}
+
+TEST(ScoreCommand, SameBitsForEveryWorkerCountAndStepSizeAndTheInterpreter) {
+  const std::string path = Temporary("logits.npy");
+  const std::string ids = "score " + kNano + " -q --ids 3840,3077,259,2124,483 --logits-out '" +
+                          path + "' --isa portable ";
+  ASSERT_EQ(Megalith(ids).exit_code, 0);
+  const std::string first = ReadBinary(path);
+  EXPECT_GT(first.size(), 5u * 4096 * 4);
+  for (const char* options : {"--workers 3", "--rows-per-step 1", "--rows-per-step 2 --workers 5",
+                              "--engine reference"}) {
+    fs::remove(path);
+    ASSERT_EQ(Megalith(ids + options).exit_code, 0) << options;
+    EXPECT_TRUE(ReadBinary(path) == first) << options;
+  }
+  fs::remove(path);
+}
+
+TEST(ScoreCommand, AFileAppearsCompleteOrNotAtAll) {
+  EXPECT_EQ(Megalith("score --ids 1 --logits-out /nonexistent/x.npy").exit_code, 1);
+  EXPECT_EQ(Megalith("score --ids 1 --logits-out /tmp").exit_code, 2);
+  EXPECT_EQ(Megalith("score --ids 1 --logits-out /dev/full").exit_code, 1);
+  EXPECT_EQ(Megalith("score --ids 4096 --logits-out x.npy").exit_code, 2);
+  EXPECT_FALSE(fs::exists("x.npy"));
+  const Outcome both = Megalith("score --ids 1 --activations fp32 --isa avx2 --logits-out x.npy");
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_NE(both.err.find("portable"), std::string::npos) << both.err;
+  const std::string shard = MEGALITH_SOURCE_DIR "/models/k3-nano/config.json";
+  EXPECT_EQ(Megalith("score --ids 1 --logits-out '" + shard + "'").exit_code, 2);
+}
+
+TEST(ScoreCommand, NanLogitsAreAnError) {
+  const std::string copy = Temporary("nan_nano");
+  fs::remove_all(copy);
+  fs::copy(MEGALITH_SOURCE_DIR "/models/k3-nano", copy, fs::copy_options::recursive);
+  // Scales of 2^127 are legal and overflow in the products.
+  {
+    std::fstream file(copy + "/model-00001-of-000002.safetensors",
+                      std::ios::in | std::ios::out | std::ios::binary);
+    std::string header(8, '\0');
+    file.read(header.data(), 8);
+    std::uint64_t length = 0;
+    std::memcpy(&length, header.data(), 8);
+    std::string json(length, '\0');
+    file.read(json.data(), static_cast<std::streamsize>(length));
+    const Json tensors = Json::parse(json);
+    for (const auto& [name, tensor] : tensors.items()) {
+      if (name.find("w1.weight_scale") == std::string::npos) continue;
+      const std::uint64_t begin = tensor["data_offsets"][0];
+      const std::uint64_t end = tensor["data_offsets"][1];
+      file.seekp(static_cast<std::streamoff>(8 + length + begin));
+      file << std::string(end - begin, static_cast<char>(254));
+    }
+  }
+  const std::string out = Temporary("nan.npy");
+  for (const std::string& command : std::vector<std::string>{
+           "run '" + copy + "' --ids 3077,259,2124 -n 4",
+           "score '" + copy + "' --ids 3077,259,2124 --logits-out '" + out + "'"}) {
+    const Outcome outcome = Megalith(command);
+    EXPECT_EQ(outcome.exit_code, 1) << command << outcome.err;
+    EXPECT_NE(outcome.err.find("numeric"), std::string::npos) << outcome.err;
+  }
+  EXPECT_FALSE(fs::exists(out));
+  fs::remove_all(copy);
+}
+
+TEST(TokenizeCommand, RoundTripIsExactAndMarkersStayText) {
+  const Outcome ids = Megalith("tokenize -p '<|open|> unto the king'");
+  ASSERT_EQ(ids.exit_code, 0) << ids.err;
+  EXPECT_EQ(ids.out.find("3843"), std::string::npos) << "a typed marker became a control id";
+  std::string list = ids.out;
+  list.pop_back();
+  EXPECT_EQ(Megalith("detokenize --ids " + list).out, "<|open|> unto the king");
+  EXPECT_EQ(Megalith("tokenize --specials -p '<|open|>'").out, "3843\n");
+  EXPECT_EQ(Megalith("detokenize --ids 4096").exit_code, 2);
+  EXPECT_EQ(Megalith("detokenize --ids ' 3077 259\n'").exit_code, 0);
+}
+
+TEST(CompileCommand, RealKimiK3ReadsItsSpecifiedBytes) {
+  const Outcome outcome =
+      Megalith("compile '" MEGALITH_TEST_DATA "/kimi-k3-config.json' --workers 64 --json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json["bytes"]["per_step"], 136990317568);
+  for (const char* field : {"instructions", "counters", "tiles", "compile_ms", "verify_ms"}) {
+    EXPECT_TRUE(json[field].is_number()) << field;
+  }
+  const Outcome dump = Megalith("compile --workers 2 --dump " + kNano);
+  EXPECT_EQ(dump.exit_code, 0);
+  EXPECT_NE(dump.out.find("segment mla_moe"), std::string::npos);
+  EXPECT_EQ(Megalith("compile --context 5000 " + kNano).exit_code, 2);
+}
+
+TEST(InspectCommand, TextAndJsonDescribeTheModel) {
+  const Outcome text = Megalith("inspect " + kNano);
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  const Outcome json = Megalith("inspect --json " + kNano);
+  ASSERT_EQ(json.exit_code, 0) << json.err;
+  EXPECT_TRUE(Json::parse(json.out).is_object());
+  EXPECT_EQ(Megalith("inspect /nonexistent").exit_code, 3);
+}
+
+TEST(ChatCommand, ScriptedTurnsAnswerKeepHistoryAndReuseIt) {
+  const std::string questions = Temporary("questions.txt");
+  std::ofstream(questions) << "Jesus wept\nTell me about wisdom.\n";
+  const Outcome outcome =
+      Megalith("chat --temperature 0 --isa portable", "", "<'" + questions + "'");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("(thinking) "), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("<|"), std::string::npos) << "a marker leaked";
+  EXPECT_EQ(outcome.err.find("0 of them reused"), outcome.err.rfind("0 of them reused"))
+      << "the second turn recomputed the first: " << outcome.err;
+}
+
+TEST(ChatCommand, AFailedTurnOfAScriptShowsInTheExitCode) {
+  const std::string questions = Temporary("bad_questions.txt");
+  std::ofstream(questions) << "\xff\nJesus wept\n";
+  const Outcome outcome = Megalith("chat --temperature 0 -n 4", "", "<'" + questions + "'");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_NE(outcome.out, "\n");
+  EXPECT_EQ(Megalith("chat", "", "<&-").exit_code, 0);
+}
+
+}  // namespace
+}  // namespace megalith
