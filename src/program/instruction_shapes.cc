@@ -378,7 +378,7 @@ class InstructionCheck {
                        heads);
     }
     const std::int64_t dim = Columns(instruction_.operands[0]) / heads;
-    for (std::size_t operand : {0, 1, 2, 3, 4, 6}) {
+    for (std::size_t operand : {0u, 1u, 2u, 3u, 4u, 6u}) {
       MEGALITH_RETURN_IF_ERROR(ExpectBuffer(operand, BufferKind::kRows, program_.activation_dtype));
       MEGALITH_RETURN_IF_ERROR(ExpectRange(operand, first * dim, last * dim));
     }
@@ -393,7 +393,7 @@ class InstructionCheck {
     }
     const std::int64_t taps = segment_.vectors[taps_vector].taps;
     const std::int64_t channels = program_.buffers[instruction_.operands[0].buffer].columns;
-    for (std::size_t vector : {0, 1, 2}) {
+    for (std::size_t vector : {0u, 1u, 2u}) {
       MEGALITH_RETURN_IF_ERROR(ExpectVector(vector, DType::kF32, channels * taps));
       if (segment_.vectors[instruction_.vectors[vector]].taps != taps) {
         return Violation("V1", "q, k and v have different numbers of taps");

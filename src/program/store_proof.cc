@@ -19,8 +19,7 @@ struct Held {
 class StoreProof {
  public:
   StoreProof(const Program& program, const SegmentPair& pair, std::size_t worker)
-      : program_(program),
-        segment_(program.segments[pair.first]),
+      : segment_(program.segments[pair.first]),
         stream_(segment_.streams[worker]),
         next_(program.segments[pair.second].streams[worker]),
         worker_(worker),
@@ -112,7 +111,6 @@ class StoreProof {
     return {};
   }
 
-  const Program& program_;
   const Segment& segment_;
   const Stream& stream_;
   const Stream& next_;
