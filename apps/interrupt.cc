@@ -18,10 +18,10 @@ void OnTermination(int /*signal*/) {
   interrupted.Cancel();
 }
 
-void Catch(int signal, void (*handler)(int), int flags) {
+void Catch(int signal, void (*handler)(int), unsigned flags) {
   struct sigaction action {};
   action.sa_handler = handler;
-  action.sa_flags = flags;
+  action.sa_flags = static_cast<int>(flags);
   sigemptyset(&action.sa_mask);
   sigaction(signal, &action, nullptr);
 }
