@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "program/trace.h"
 
 namespace megalith::exec {
 
@@ -75,6 +76,10 @@ class Executor {
 
   /// State and buffers, for reports and for tests that compare them between executors.
   virtual const DeviceMemory& memory() const = 0;
+
+  /// The latest steps that were traced in full, for programs of memory(). Empty if the executor
+  /// keeps no trace. Allocates; not for use between the steps of a generation.
+  virtual program::Trace ReadTrace() const { return {}; }
 
   /// One line: which engine, instruction set, workers, how they are placed.
   virtual std::string Describe() const = 0;

@@ -1,5 +1,6 @@
 #include "exec/cpu/engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -8,6 +9,7 @@
 #include "base/log.h"
 #include "base/spin.h"
 #include "exec/cpu/futex.h"
+#include "exec/cpu/step_log.h"
 #include "exec/cpu/worker.h"
 #include "kernels/flush_denormals.h"
 
@@ -63,6 +65,7 @@ class CpuEngine : public Executor {
       MEGALITH_ASSIGN_OR_RETURN(cpu::Scratch scratch, cpu::Scratch::Allocate(programs, i));
       workers_.push_back(std::make_unique<Worker<Act>>(i, shared_, std::move(scratch)));
     }
+    KeepTrace();
     pinned_.resize(workers_.size());
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       threads_.emplace_back([this, i] { RunThread(i); });
@@ -80,7 +83,9 @@ class CpuEngine : public Executor {
       return Fail(ErrorCode::kInternal, "the engine has stopped: an earlier step was abandoned");
     }
     MEGALITH_ASSIGN_OR_RETURN(const std::size_t index, memory_->BeginStep(input));
+    step_log_.Begin(static_cast<std::int32_t>(index), input, rings_);
     Status status = RunWorkers(*states_[index]);
+    if (status) step_log_.End();
     memory_->FinishStep(status.has_value());
     if (!status) return tl::unexpected<Error>(std::move(status).error());
     return memory_->StepLogits(index);
@@ -89,6 +94,7 @@ class CpuEngine : public Executor {
   Status ReleaseSlot(std::int32_t slot) override { return memory_->ReleaseSlot(slot); }
   const ExecutorLimits& limits() const override { return memory_->limits(); }
   const DeviceMemory& memory() const override { return *memory_; }
+  program::Trace ReadTrace() const override { return step_log_.Read(rings_, *memory_); }
 
   std::string Describe() const override {
     const WorkerPlacement& placement = options_.placement;
@@ -98,6 +104,22 @@ class CpuEngine : public Executor {
   }
 
  private:
+  /// Room for the records asked for, and for two steps however long they are.
+  void KeepTrace() {
+    std::size_t num_records = 0;
+    for (std::size_t i = 0; options_.trace_records > 0 && i < memory_->num_programs(); ++i) {
+      for (std::size_t worker = 0; worker < workers_.size(); ++worker) {
+        num_records = std::max({num_records, options_.trace_records,
+                                2 * cpu::InstructionsInStep(*memory_->program(i), worker)});
+      }
+    }
+    for (auto& worker : workers_) {
+      worker->KeepTrace(num_records);
+      rings_.push_back(&worker->trace());
+    }
+    step_log_ = cpu::StepLog(num_records == 0 ? 0 : workers_.size());
+  }
+
   /// Publishes the step, waits until every worker has finished it.
   Status RunWorkers(ProgramState& state) {
     step_ = &state;
@@ -208,6 +230,8 @@ class CpuEngine : public Executor {
   WorkerShared<Act> shared_;
   std::vector<std::unique_ptr<ProgramState>> states_;
   std::vector<std::unique_ptr<Worker<Act>>> workers_;
+  std::vector<const cpu::TraceRing*> rings_;  // of workers_
+  cpu::StepLog step_log_{0};
   std::vector<Status> pinned_;  // per worker; written before num_ready_ counts it
   std::atomic<std::int32_t> num_ready_{0};
   // Host to workers: step_ is written before start_ is raised and not again before all have

@@ -4,6 +4,7 @@
 // in shared memory. A step makes no allocation, takes no lock and throws nothing; threads wait with
 // pause, then yield, and while they wait they ask for their next weights.
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,6 +19,8 @@
 
 namespace megalith::exec {
 
+inline constexpr std::size_t kDefaultTraceRecords = 8192;
+
 struct CpuEngineOptions {
   kernels::Isa isa = kernels::Isa::kPortable;
   /// As from PlaceWorkers for the Program's number of workers; with empty `cpus` nothing is pinned.
@@ -26,6 +29,9 @@ struct CpuEngineOptions {
   HugePages huge_pages = HugePages::kOff;
   /// Prefetch the next weight tiles while waiting.
   bool prefetch = true;
+  /// Each worker keeps the times of at least its latest so many instructions, and of the latest two
+  /// steps; 0: no tracing. 40 bytes each.
+  std::size_t trace_records = kDefaultTraceRecords;
   /// A step that takes longer is given up with kInternal, naming what every worker waits for; the
   /// engine cannot run further steps. 0: no limit.
   std::int64_t step_timeout_ms = 0;

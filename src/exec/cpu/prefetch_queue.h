@@ -41,6 +41,7 @@ class PrefetchQueue {
     for (std::int64_t i = 0; i < kLinesPerTurn && range.next < range.end; ++i) {
       __builtin_prefetch(range.next, 0, 2);  // prefetcht1: into L2, not L1
       range.next += kLineBytes;
+      ++lines_asked_;
     }
     if (range.next >= range.end) ++asked_;
     return true;
@@ -48,6 +49,8 @@ class PrefetchQueue {
 
   void Clear() { count_ = asked_ = 0; }
   std::size_t size() const { return count_; }
+  /// Cache lines asked for since construction.
+  std::uint64_t lines_asked() const { return lines_asked_; }
 
  private:
   static constexpr std::size_t kCapacity = 32;
@@ -63,6 +66,7 @@ class PrefetchQueue {
   std::size_t first_ = 0;
   std::size_t count_ = 0;
   std::size_t asked_ = 0;  // of these, asked for to the end, but not yet consumed
+  std::uint64_t lines_asked_ = 0;
 };
 
 }  // namespace megalith::exec::cpu

@@ -32,6 +32,7 @@ Status StepFailure::Take(const program::Program& program) {
 template <typename Act>
 bool Worker<Act>::RunStep(ProgramState& state) {
   const auto num_visits = static_cast<std::int64_t>(state.program.visits.size());
+  trace_.BeginStep();
   for (std::int64_t visit = 0; visit < num_visits; ++visit) {
     if (!RunVisit(state, visit)) return false;
   }
@@ -52,7 +53,9 @@ bool Worker<Act>::RunVisit(ProgramState& state, std::int64_t visit_index) {
       (*shared_.before_instruction)(index_, visit_index, instruction_index);
     }
     if (instruction.wait_counter != kNone && !Wait(state, visit_index, instruction)) return false;
-    if (instruction.opcode == Opcode::kFetch || instruction.opcode == Opcode::kFetchNext) {
+    const bool is_fetch =
+        instruction.opcode == Opcode::kFetch || instruction.opcode == Opcode::kFetchNext;
+    if (is_fetch) {
       Request(state, visit_index, instruction);
     } else if (!shared_.failure->IsSet()) {
       const InstructionView view{program, visit,        stream,          instruction,
@@ -63,8 +66,15 @@ bool Worker<Act>::RunVisit(ProgramState& state, std::int64_t visit_index) {
       if (failure != nullptr) shared_.failure->Set(failure, index_, visit_index, instruction_index);
       if (instruction.opcode == Opcode::kExpertGateUp) RequestExpertDown(view);
     }
+    // Before the signal: the next visit may change it.
+    const std::int64_t trip = shared_.device->reg(instruction.trip);
     if (instruction.signal_counter != kNone) {
       state.counters.Signal(instruction.signal_counter, instruction.signal_amount);
+    }
+    if (is_fetch) {
+      trace_.FinishUntimed(visit_index, instruction_index, LinesAsked());
+    } else {
+      trace_.Finish(visit_index, instruction_index, trip, LinesAsked());
     }
   }
   return true;
@@ -84,6 +94,7 @@ bool Worker<Act>::Wait(ProgramState& state, std::int64_t visit_index,
     if (turn.Once() && shared_.abandon->load(std::memory_order_relaxed)) return false;
   }
   position_.wait_counter.store(kNone, std::memory_order_relaxed);
+  trace_.WaitOver();
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include "exec/cpu/counters.h"
 #include "exec/cpu/prefetch_queue.h"
 #include "exec/cpu/scratch.h"
+#include "exec/cpu/trace_ring.h"
 #include "exec/device_memory.h"
 #include "exec/instruction_view.h"
 #include "exec/packed_weights.h"
@@ -96,12 +97,17 @@ class Worker {
 
   const WorkerPosition& position() const { return position_; }
 
+  /// Keeps at least the latest `min_records` records; 0: none. Between steps.
+  void KeepTrace(std::size_t min_records) { trace_ = TraceRing(min_records); }
+  const TraceRing& trace() const { return trace_; }
+
  private:
   bool RunVisit(ProgramState& state, std::int64_t visit_index);
   bool Wait(ProgramState& state, std::int64_t visit_index, const program::Instruction& instruction);
   void Request(const ProgramState& state, std::int64_t visit_index,
                const program::Instruction& instruction);
   void RequestExpertDown(const InstructionView& gate_up);
+  std::uint64_t LinesAsked() const { return expert_queue_.lines_asked() + queue_.lines_asked(); }
 
   std::int32_t index_;
   const WorkerShared<Act>& shared_;
@@ -109,6 +115,7 @@ class Worker {
   PrefetchQueue queue_;         // tiles of the static order
   PrefetchQueue expert_queue_;  // second tiles of the chosen experts; needed before those above
   WorkerPosition position_;
+  TraceRing trace_;
 };
 
 }  // namespace megalith::exec::cpu

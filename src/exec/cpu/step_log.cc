@@ -1,0 +1,83 @@
+#include "exec/cpu/step_log.h"
+
+#include <algorithm>
+
+namespace megalith::exec::cpu {
+namespace {
+
+using program::Program;
+using program::TraceRecord;
+using program::TraceStep;
+using program::TraceStepInfo;
+}  // namespace
+
+std::size_t InstructionsInStep(const Program& program, std::size_t worker) {
+  std::size_t count = 0;
+  for (const program::Visit& visit : program.visits) {
+    count += program.segments[visit.segment].streams[worker].instructions.size();
+  }
+  return count;
+}
+
+StepLog::StepLog(std::size_t num_workers)
+    : num_workers_(num_workers),
+      steps_(num_workers == 0 ? 0 : kSteps),
+      first_records_(steps_.size() * num_workers) {}
+
+void StepLog::Begin(std::int32_t program, const StepInput& input,
+                    const std::vector<const TraceRing*>& rings) {
+  if (steps_.empty()) return;
+  const std::size_t slot = num_steps_ % kSteps;
+  TraceStepInfo& info = steps_[slot];
+  info = {};
+  info.step = num_begun_++;
+  info.program = program;
+  info.rows = static_cast<std::int32_t>(input.tokens.size());
+  info.logit_rows = static_cast<std::int32_t>(input.logit_rows.size());
+  info.runs = static_cast<std::int32_t>(input.runs.size());
+  for (const Run& run : input.runs) info.context_rows += run.first_position + run.count;
+  for (std::size_t worker = 0; worker < num_workers_; ++worker) {
+    first_records_[slot * num_workers_ + worker] = rings[worker]->written();
+  }
+  info.begin = clock_.Now();
+}
+
+void StepLog::End() {
+  if (steps_.empty()) return;
+  steps_[num_steps_ % kSteps].end = clock_.Now();
+  ++num_steps_;
+}
+
+program::Trace StepLog::Read(const std::vector<const TraceRing*>& rings,
+                             const DeviceMemory& memory) const {
+  program::Trace trace;
+  const std::uint64_t kept = std::min<std::uint64_t>(num_steps_, steps_.size());
+  if (kept == 0) return trace;
+  const TickScale::Rate rate = scale_.Measure();
+  for (std::uint64_t number = num_steps_ - kept; number < num_steps_; ++number) {
+    const std::size_t slot = number % kSteps;
+    TraceStep step{steps_[slot], {}};
+    step.info.begin = rate.ToNs(step.info.begin);
+    step.info.end = rate.ToNs(step.info.end);
+    const Program& program = *memory.program(static_cast<std::size_t>(step.info.program));
+    for (std::size_t worker = 0; worker < num_workers_; ++worker) {
+      const TraceRing& ring = *rings[worker];
+      const std::uint64_t first = first_records_[slot * num_workers_ + worker];
+      const std::uint64_t count = InstructionsInStep(program, worker);
+      if (first < ring.first()) break;
+      std::vector<TraceRecord>& records = step.workers.emplace_back();
+      records.reserve(count);
+      for (std::uint64_t i = first; i < first + count; ++i) {
+        TraceRecord record = ring.Record(i);
+        record.begin = rate.ToNs(record.begin);
+        record.ready = rate.ToNs(record.ready);
+        record.end = rate.ToNs(record.end);
+        records.push_back(record);
+      }
+    }
+    if (step.workers.size() == num_workers_) trace.steps.push_back(std::move(step));
+  }
+  return trace;
+}
+
+}  // namespace megalith::exec::cpu
