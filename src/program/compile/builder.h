@@ -84,6 +84,8 @@ class SegmentBuilder {
 
   void BeginPhase(std::string name);
   const std::vector<std::string>& phase_names() const { return phase_names_; }
+  /// For passes that renumber the phases of `streams`.
+  void set_phase_names(std::vector<std::string> names) { phase_names_ = std::move(names); }
 
   /// Index of a vector of `count` elements; its dtype is that of the checkpoint.
   std::uint32_t AddVector(std::string name, DType dtype, std::int64_t count,

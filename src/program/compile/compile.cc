@@ -9,6 +9,7 @@
 #include "program/compile/builder.h"
 #include "program/compile/fetch.h"
 #include "program/compile/layers.h"
+#include "program/compile/split_phases.h"
 #include "program/compile/synchronize.h"
 
 namespace megalith::program {
@@ -161,7 +162,12 @@ class Compiler {
   /// Orders, schedules and stores a segment. Every visit begins by waiting for the previous one and
   /// ends by handing over to the next.
   std::uint32_t AddSegment(SegmentBuilder& segment) {
-    Synchronize(segment);
+    if (options_.barrier_after_each_op) {
+      SplitPhasesByOperation(segment);
+      SynchronizeWithBarriers(segment);
+    } else {
+      Synchronize(segment);
+    }
     Program& program = builder_.program;
     for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
       Stream& stream = segment.segment.streams[worker];
@@ -187,7 +193,11 @@ class Compiler {
         instructions.back().signal_amount = 1;
       }
       instructions.insert(ends_step ? instructions.end() - 1 : instructions.end(), hand_over);
-      ScheduleFetches(program, stream);
+      if (options_.barrier_after_each_op) {
+        ScheduleFetchesInPlace(stream);
+      } else {
+        ScheduleFetches(program, stream);
+      }
     }
     program.segments.push_back(std::move(segment.segment));
     visits_of_segment_.push_back(0);

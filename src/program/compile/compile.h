@@ -28,6 +28,9 @@ struct CompileOptions {
   /// Storage of a matrix (name without `.weight`, `{layer}`/`{expert}` not filled in) in the
   /// checkpoint. Empty: routed experts MXFP4, all else bf16, as Kimi K3 is published.
   std::function<WeightFormat(std::string_view name)> weight_format;
+  /// The form to compare with: all workers meet after every operation, and a weight tile is fetched
+  /// only right before its use. Same operations, tiles and weight arenas, so the same bits.
+  bool barrier_after_each_op = false;
 };
 
 /// The Program for rows <= max_rows. Weight arenas (tiles, offsets, bases) depend on the model and

@@ -47,4 +47,20 @@ void ScheduleFetches(const Program& program, Stream& stream) {
   stream.instructions = std::move(scheduled);
 }
 
+void ScheduleFetchesInPlace(Stream& stream) {
+  std::vector<Instruction> scheduled;
+  for (Instruction instruction : stream.instructions) {
+    if (instruction.opcode == Opcode::kMatmul) {
+      Instruction fetch;
+      fetch.opcode = Opcode::kFetch;
+      fetch.tile = instruction.tile;
+      fetch.slot = instruction.slot = 0;
+      scheduled.push_back(fetch);
+      instruction.releases_slot = true;
+    }
+    scheduled.push_back(instruction);
+  }
+  stream.instructions = std::move(scheduled);
+}
+
 }  // namespace megalith::program

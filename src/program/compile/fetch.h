@@ -12,4 +12,7 @@ namespace megalith::program {
 /// across layers. Tiles of chosen experts are not known ahead and stream through.
 void ScheduleFetches(const Program& program, Stream& stream);
 
+/// The same without running ahead: every tile is requested by the instruction before its use.
+void ScheduleFetchesInPlace(Stream& stream);
+
 }  // namespace megalith::program

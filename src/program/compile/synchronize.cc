@@ -22,8 +22,9 @@ using Clock = std::vector<std::int32_t>;
 
 class Synchronizer {
  public:
-  explicit Synchronizer(SegmentBuilder& builder)
+  Synchronizer(SegmentBuilder& builder, bool barriers)
       : builder_(builder),
+        barriers_(barriers),
         num_workers_(static_cast<std::size_t>(builder.num_workers())),
         clocks_(num_workers_, Clock(num_workers_, -1)),
         signal_clocks_(builder.phase_names().size()),
@@ -37,8 +38,17 @@ class Synchronizer {
       for (std::size_t worker = 0; worker < num_workers_; ++worker) {
         const auto& source = builder_.streams[worker];
         bool took_part = false;
+        const bool has_work = next[worker] < source.size() && source[next[worker]].phase == phase;
+        if (barriers_ && (phase > 0 || !has_work)) {
+          ordered[worker].push_back(Meet(phase));
+          took_part = true;
+        }
         while (next[worker] < source.size() && source[next[worker]].phase == phase) {
-          AddWaits(worker, source[next[worker]], ordered[worker]);
+          if (barriers_) {
+            ordered[worker].push_back(source[next[worker]]);
+          } else {
+            AddWaits(worker, source[next[worker]], ordered[worker]);
+          }
           ++next[worker];
           took_part = true;
         }
@@ -52,6 +62,16 @@ class Synchronizer {
   }
 
  private:
+  /// Takes part in `phase` with nothing but the wait for everybody's previous one.
+  PhasedInstruction Meet(std::int32_t phase) {
+    PhasedInstruction meet{phase, {}};
+    if (phase > 0) {
+      meet.instruction.wait_counter = static_cast<std::uint32_t>(phase - 1);
+      awaited_.insert(phase - 1);
+    }
+    return meet;
+  }
+
   /// Phases of other workers that must be complete before `item` starts.
   std::set<std::int32_t, std::greater<>> Dependencies(std::size_t worker,
                                                       const std::vector<Effect>& effects) const {
@@ -138,6 +158,7 @@ class Synchronizer {
   }
 
   SegmentBuilder& builder_;
+  bool barriers_;
   std::size_t num_workers_;
   std::vector<Clock> clocks_;                              // per worker
   std::vector<Clock> signal_clocks_;                       // per phase
@@ -148,6 +169,8 @@ class Synchronizer {
 
 }  // namespace
 
-void Synchronize(SegmentBuilder& builder) { Synchronizer(builder).Run(); }
+void Synchronize(SegmentBuilder& builder) { Synchronizer(builder, false).Run(); }
+
+void SynchronizeWithBarriers(SegmentBuilder& builder) { Synchronizer(builder, true).Run(); }
 
 }  // namespace megalith::program

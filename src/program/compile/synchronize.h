@@ -11,4 +11,7 @@ namespace megalith::program {
 /// itself needs no wait.
 void Synchronize(SegmentBuilder& builder);
 
+/// All workers meet between any two phases, those with nothing to do in a phase too.
+void SynchronizeWithBarriers(SegmentBuilder& builder);
+
 }  // namespace megalith::program
