@@ -65,6 +65,9 @@ Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
   const std::int64_t start = NowNs();
   MEGALITH_ASSIGN_OR_RETURN(weights::Checkpoint checkpoint, weights::Checkpoint::Open(directory));
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint)));
+  engine->options_ = options;
+  engine->options_.progress = nullptr;
+  engine->options_.cancel = nullptr;
   // Unknown tensors and keys do not stop a load, but nobody should have to ask for them.
   for (const std::string& warning : engine->checkpoint_.census().warnings) {
     Log(LogLevel::kWarning, warning);
@@ -96,24 +99,37 @@ Status Engine::Compile(const EngineOptions& options) {
   }
   rows_per_step_ = options.rows_per_step;
 
-  model::Model compiled = model();
-  if (options.lora_norm_uses_rms_eps) compiled.lora_norm_eps = compiled.rms_norm_eps;
-  StoredFormats formats(checkpoint_);
   program::CompileOptions compile =
       CompileOptionsFor(topology, options.num_workers, max_positions_);
   num_workers_ = compile.num_workers;
-  compile.activation_dtype = options.activation_dtype;
   compile.num_slots = options.num_sequences;
-  compile.weight_format = [&formats](std::string_view name) { return formats(name); };
 
   std::vector<std::int32_t> buckets = {1};
   const std::int32_t largest = program::RowBucket(rows_per_step_);
   // A rest of a prompt of up to 8 tokens need not pay for the largest bucket's buffers.
   if (largest > 8) buckets.push_back(8);
   if (largest > 1) buckets.push_back(largest);
+  MEGALITH_ASSIGN_OR_RETURN(programs_,
+                            CompileBuckets(compile, buckets, options.logit_rows_per_step));
+  program_hash_ = programs_.front().hash();
+  bytes_per_token_ =
+      program::CountStepBytes(*programs_.front(), 1, model().moe.num_experts_per_token).Source();
+  return {};
+}
+
+/// One Program per row bucket, proved. Fills in what follows from the checkpoint.
+Result<std::vector<program::VerifiedProgram>> Engine::CompileBuckets(
+    program::CompileOptions compile, const std::vector<std::int32_t>& buckets,
+    std::int32_t logit_rows) const {
+  model::Model compiled = model();
+  if (options_.lora_norm_uses_rms_eps) compiled.lora_norm_eps = compiled.rms_norm_eps;
+  StoredFormats formats(checkpoint_);
+  compile.activation_dtype = options_.activation_dtype;
+  compile.weight_format = [&formats](std::string_view name) { return formats(name); };
+  std::vector<program::VerifiedProgram> programs;
   for (const std::int32_t bucket : buckets) {
     compile.max_rows = bucket;
-    compile.max_logit_rows = std::clamp(options.logit_rows_per_step, 1, bucket);
+    compile.max_logit_rows = std::clamp(logit_rows, 1, bucket);
     MEGALITH_ASSIGN_OR_RETURN(program::Program program, program::Compile(compiled, compile));
     if (!formats.mixed().empty()) {
       return Fail(ErrorCode::kUnsupported,
@@ -123,12 +139,32 @@ Status Engine::Compile(const EngineOptions& options) {
     }
     MEGALITH_ASSIGN_OR_RETURN(program::VerifiedProgram verified,
                               program::Verify(std::move(program)));
-    programs_.push_back(std::move(verified));
+    programs.push_back(std::move(verified));
   }
-  program_hash_ = programs_.front().hash();
-  bytes_per_token_ =
-      program::CountStepBytes(*programs_.front(), 1, model().moe.num_experts_per_token).Source();
-  return {};
+  return programs;
+}
+
+Result<Variant> Engine::MakeVariant(const VariantOptions& options) const {
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
+  program::CompileOptions compile =
+      CompileOptionsFor(topology, num_workers_, options.max_positions);
+  compile.num_slots = options.num_sequences;
+  compile.barrier_after_each_op = options.barrier_after_each_op;
+  Variant variant;
+  MEGALITH_ASSIGN_OR_RETURN(variant.programs,
+                            CompileBuckets(compile, options.row_buckets, options.logit_rows));
+  exec::CpuEngineOptions cpu;
+  if (options.isa || options_.isa) {
+    cpu.isa = options.isa ? *options.isa : *options_.isa;
+  } else {
+    MEGALITH_ASSIGN_OR_RETURN(cpu.isa, kernels::SelectIsa());
+  }
+  cpu.placement = PlaceWorkers(topology, num_workers_);
+  cpu.huge_pages = options_.huge_pages;
+  cpu.prefetch = options.prefetch;
+  MEGALITH_ASSIGN_OR_RETURN(variant.executor,
+                            exec::MakeCpuEngine(variant.programs, *weights_, std::move(cpu)));
+  return variant;
 }
 
 Status Engine::MakeExecutor(const EngineOptions& options) {
@@ -146,9 +182,7 @@ Status Engine::MakeExecutor(const EngineOptions& options) {
   if (options.executor == ExecutorKind::kReference) {
     isa_name_ = "reference";
     exec::ReferenceOptions reference;
-    if (options.isa == kernels::Isa::kAvx512Bf16) {
-      reference.dot_order = kernels::DotOrder::kJoinedPairs;
-    }
+    if (options.isa) reference.numerics = kernels::NumericsOf(*options.isa);
     MEGALITH_ASSIGN_OR_RETURN(
         executor_, exec::MakeReferenceExecutor(programs_, *weights_, std::move(reference)));
     return {};

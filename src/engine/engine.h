@@ -55,6 +55,23 @@ struct LoadTimings {
   double load_seconds = 0.0;     ///< headers, packing, first step
 };
 
+/// How a further executor on an engine's weights differs from the engine's own; see
+/// Engine::MakeVariant.
+struct VariantOptions {
+  std::vector<std::int32_t> row_buckets = {1};  ///< as from program::RowBucket
+  std::int32_t logit_rows = 1;                  ///< per step, cut to the bucket
+  std::int32_t num_sequences = 1;
+  std::int32_t max_positions = 1;
+  std::optional<kernels::Isa> isa;     ///< empty: that of the engine
+  bool barrier_after_each_op = false;  ///< CompileOptions
+  bool prefetch = true;                ///< CpuEngineOptions
+};
+
+struct Variant {
+  std::vector<program::VerifiedProgram> programs;  ///< one per row bucket
+  std::unique_ptr<exec::Executor> executor;
+};
+
 class Engine {
  public:
   /// Errors: those of Checkpoint::Open, program::Compile, Verify, PackedWeights::Pack and the
@@ -66,6 +83,11 @@ class Engine {
   const model::Model& model() const { return checkpoint_.model(); }
   const weights::Checkpoint& checkpoint() const { return checkpoint_; }
   exec::Executor& executor() { return *executor_; }
+  /// A CPU executor with workers, state and Programs of its own on the same packed weights, which
+  /// the engine must outlive: to compare forms of one model in one process. Its workers sleep while
+  /// another executor runs. Errors: those of Load.
+  Result<Variant> MakeVariant(const VariantOptions& options) const;
+  const exec::PackedWeights& weights() const { return *weights_; }
   const LoadTimings& timings() const { return timings_; }
   /// Name of the instruction-set path that runs, e.g. "avx512"; "reference" for the interpreter.
   const std::string& isa_name() const { return isa_name_; }
@@ -82,6 +104,9 @@ class Engine {
   explicit Engine(weights::Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
   Status Compile(const EngineOptions& options);
+  Result<std::vector<program::VerifiedProgram>> CompileBuckets(
+      program::CompileOptions compile, const std::vector<std::int32_t>& buckets,
+      std::int32_t logit_rows) const;
   Status MakeExecutor(const EngineOptions& options);
   Status CheckFirstStep();
 
@@ -89,6 +114,7 @@ class Engine {
   std::vector<program::VerifiedProgram> programs_;
   std::optional<exec::PackedWeights> weights_;
   std::unique_ptr<exec::Executor> executor_;  // uses weights_: declared after, destroyed before
+  EngineOptions options_;                     // as given to Load, without callbacks
   LoadTimings timings_;
   std::string isa_name_;
   std::string program_hash_;

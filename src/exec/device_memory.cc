@@ -273,6 +273,7 @@ Result<std::size_t> DeviceMemory::BeginStep(const StepInput& input) {
     }
   }
   registers_ = {1, rows_.num_rows, rows_.num_logit_rows, 0};
+  step_active_experts_ = 0;
   return program_index;
 }
 

@@ -123,7 +123,11 @@ class DeviceMemory {
   }
   void SetActiveExperts(std::int64_t value) {
     registers_[static_cast<std::size_t>(program::Register::kActiveExperts)] = value;
+    step_active_experts_ += value;
   }
+  /// Distinct experts that the last step's rows chose, summed over its MoE layers: what the step
+  /// read of the experts' weights. For reports.
+  std::int64_t step_active_experts() const { return step_active_experts_; }
 
   /// Checks a step (errors of Executor::Step), takes cache pages and writes rows(). Returns the
   /// index of the smallest Program that holds it.
@@ -171,6 +175,7 @@ class DeviceMemory {
   Sequences sequences_;
   StepRows rows_;
   std::array<std::int64_t, program::kNumRegisters> registers_{};
+  std::int64_t step_active_experts_ = 0;
 };
 
 }  // namespace megalith::exec
