@@ -125,11 +125,15 @@ inline std::int64_t KdaScratchFloats(std::int64_t head_dim) {
   return 8 * RoundUp<std::int64_t>(head_dim, kLanes);
 }
 
-/// One head of one row over positions 0 .. num_positions - 1.
+/// `heads` heads of one row over positions 0 .. num_positions - 1. Strides are elements between
+/// heads.
 template <typename Act>
 struct MlaAttentionArgs {
-  const float* latent_query;  ///< [rank]
-  const Act* extra_query;     ///< [extra]
+  std::int64_t heads;
+  const float* latent_query;  ///< [heads][rank]
+  std::int64_t latent_query_stride;
+  const Act* extra_query;  ///< [heads][extra]
+  std::int64_t extra_query_stride;
   std::int64_t rank;
   std::int64_t extra;
   const Act* cache;                ///< page pool of this layer: [pages][page_tokens][rank + extra]
@@ -138,11 +142,13 @@ struct MlaAttentionArgs {
   std::int64_t num_positions;  ///< >= 1
   std::int64_t split;          ///< positions per part (program::kAttentionSplit)
   float scale;
-  float* out;      ///< [rank] f32
-  float* scratch;  ///< private, MlaScratchFloats(rank, split)
+  float* out;  ///< [heads][rank] f32
+  std::int64_t out_stride;
+  float* scratch;  ///< private, MlaScratchFloats(heads, rank, split)
 };
-inline std::int64_t MlaScratchFloats(std::int64_t rank, std::int64_t split) {
-  return RoundUp<std::int64_t>(rank, kLanes) + RoundUp<std::int64_t>(split, kLanes);
+inline constexpr std::int64_t kMaxMlaHeadsAtOnce = 4;
+inline std::int64_t MlaScratchFloats(std::int64_t heads, std::int64_t rank, std::int64_t split) {
+  return kMaxMlaHeadsAtOnce * (RoundUp<std::int64_t>(rank, kLanes) + split) + 2 * heads;
 }
 
 /// One row. A score that is NaN ranks as -infinity.

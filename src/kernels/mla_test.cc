@@ -10,24 +10,26 @@ using test::Buffer;
 using test::Random;
 using test::SameBits;
 
-/// One head of one row over a shuffled page pool.
+/// Some heads of one row over a shuffled page pool.
 template <typename Act>
 struct MlaCase {
-  MlaCase(std::int64_t rank_count, std::int64_t extra_count, std::int64_t num_positions,
-          std::int64_t tokens_per_page, std::int64_t split_count, std::uint64_t seed)
-      : rank(rank_count),
+  MlaCase(std::int64_t head_count, std::int64_t rank_count, std::int64_t extra_count,
+          std::int64_t num_positions, std::int64_t tokens_per_page, std::int64_t split_count,
+          std::uint64_t seed)
+      : heads(head_count),
+        rank(rank_count),
         extra(extra_count),
         positions(num_positions),
         page_tokens(tokens_per_page),
         split(split_count),
-        latent_query(rank_count, 1),
-        extra_query(extra_count, 3),
+        latent_query(head_count * (rank_count + 1), 1),
+        extra_query(head_count * (extra_count + 2), 3),
         pages(CeilDiv(num_positions, tokens_per_page)),
         cache((CeilDiv(num_positions, tokens_per_page) + 2) * tokens_per_page *
                   (rank_count + extra_count),
               1),
-        out(rank_count, 1),
-        scratch(MlaScratchFloats(rank_count, split_count)) {
+        out(head_count * (rank_count + 3), 1),
+        scratch(MlaScratchFloats(head_count, rank_count, split_count)) {
     Random random(seed);
     latent_query.FillNormal(random);
     extra_query.FillNormal(random);
@@ -45,10 +47,11 @@ struct MlaCase {
            (pages[position / page_tokens] * page_tokens + position % page_tokens) * (rank + extra);
   }
   MlaAttentionArgs<Act> Args() {
-    return {latent_query.data(), extra_query.data(), rank,  extra, cache.data(), pages.data(),
-            page_tokens,         positions,          split, 0.15f, out.data(),   scratch.data()};
+    return {heads, latent_query.data(), rank + 1,     extra_query.data(), extra + 2, rank,
+            extra, cache.data(),        pages.data(), page_tokens,        positions, split,
+            0.15f, out.data(),          rank + 3,     scratch.data()};
   }
-  std::int64_t rank, extra, positions, page_tokens, split;
+  std::int64_t heads, rank, extra, positions, page_tokens, split;
   Buffer<float> latent_query;
   Buffer<Act> extra_query;
   Buffer<std::int32_t> pages;
@@ -68,11 +71,13 @@ TEST_P(MlaAttentionTest, EveryShapeMatchesReference) {
         SCOPED_TRACE("rank " + std::to_string(shape[0]) + " extra " + std::to_string(shape[1]) +
                      " positions " + std::to_string(positions));
         const std::int64_t page_tokens = 1 + positions % 7;
-        MlaCase<Act> c(shape[0], shape[1], positions, page_tokens, 32,
+        const std::int64_t heads = 1 + positions % 6;
+        MlaCase<Act> c(heads, shape[0], shape[1], positions, page_tokens, 32,
                        static_cast<std::uint64_t>(positions));
+        c.out.Fill([] { return 7.0f; });
         reference::MlaAttention(c.Args());
         const Buffer<float> expected(c.out);
-        c.out.Fill([] { return 0.0f; });
+        c.out.Fill([] { return 7.0f; });
         table.mla_attention(c.Args());
         EXPECT_TRUE(SameBits(c.out, expected));
         EXPECT_TRUE(c.out.CanariesIntact());
@@ -84,11 +89,27 @@ TEST_P(MlaAttentionTest, EveryShapeMatchesReference) {
 
 TEST_P(MlaAttentionTest, PageSizeDoesNotChangeBits) {
   OnPath([]<typename Act>(const KernelTable<Act>& table) {
-    MlaCase<Act> small(40, 8, 100, 3, 32, 5);
-    MlaCase<Act> large(40, 8, 100, 64, 32, 5);
+    MlaCase<Act> small(3, 40, 8, 100, 3, 32, 5);
+    MlaCase<Act> large(3, 40, 8, 100, 64, 32, 5);
     table.mla_attention(small.Args());
     table.mla_attention(large.Args());
     EXPECT_TRUE(SameBits(small.out, large.out));
+  });
+}
+
+TEST_P(MlaAttentionTest, BitsOfAHeadDoNotDependOnTheOtherHeads) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    MlaCase<Act> c(7, 40, 8, 100, 16, 32, 5);
+    table.mla_attention(c.Args());
+    const Buffer<float> together(c.out);
+    for (std::int64_t head = 0; head < c.heads; ++head) {
+      MlaAttentionArgs<Act> args = c.Args();
+      args.heads = 1;
+      args.latent_query += head * args.latent_query_stride;
+      args.extra_query += head * args.extra_query_stride;
+      table.mla_attention(args);
+      EXPECT_TRUE(SameBits(c.out.data(), together.data() + head * args.out_stride, c.rank));
+    }
   });
 }
 
@@ -100,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, MlaAttentionTest, ::testing::ValuesIn(test::kAll
 // division; the sum over the positions adds one half-ulp each.
 TEST(ReferenceMlaAttention, EqualsSoftmaxOverTheWholeContext) {
   const ScopedFlushDenormals flush;
-  MlaCase<float> c(48, 8, 150, 16, 32, 9);
+  MlaCase<float> c(1, 48, 8, 150, 16, 32, 9);
   reference::MlaAttention(c.Args());
   std::vector<double> scores(150);
   double max = -1e300;
@@ -135,7 +156,7 @@ TEST(ReferenceMlaAttention, EqualsSoftmaxOverTheWholeContext) {
 }
 
 TEST(ReferenceMlaAttention, OnePositionReturnsItsLatent) {
-  MlaCase<Bf16> c(33, 4, 1, 16, 32, 2);
+  MlaCase<Bf16> c(1, 33, 4, 1, 16, 32, 2);
   reference::MlaAttention(c.Args());
   for (std::int64_t i = 0; i < 33; ++i) EXPECT_EQ(c.out[i], ToFloat(c.Row(0)[i]));
 }

@@ -331,16 +331,18 @@ class Runner {
     args.page_tokens = view_.program.state.page_tokens;
     args.split = program::kAttentionSplit;
     args.scale = instruction_.scalar[0];
+    args.heads = heads;
+    args.latent_query_stride = args.rank;
+    args.extra_query_stride = query_width;
+    args.out_stride = args.rank;
     args.scratch = scratch_.kernel();
     for (std::int64_t row = 0; row < trip_; ++row) {
       args.page_table = device_.sequences().PageTable(rows_.slot[static_cast<std::size_t>(row)]);
       args.num_positions = rows_.position[static_cast<std::size_t>(row)] + 1;
-      for (std::int64_t head = 0; head < heads; ++head) {
-        args.extra_query = query.Row(row) + (head + 1) * query_width - args.extra;
-        args.latent_query = latent_query.Row(row) + head * args.rank;
-        args.out = out.Row(row) + head * args.rank;
-        table_.mla_attention(args);
-      }
+      args.extra_query = query.Row(row) + query_width - args.extra;
+      args.latent_query = latent_query.Row(row);
+      args.out = out.Row(row);
+      table_.mla_attention(args);
     }
   }
 

@@ -30,7 +30,7 @@ std::int64_t KernelFloats(const Stream& stream, const Instruction& instruction) 
     case Opcode::kKda:
       return kernels::KdaScratchFloats(columns(0) / heads);
     case Opcode::kMlaAttention:
-      return kernels::MlaScratchFloats(columns(1) / heads, program::kAttentionSplit);
+      return kernels::MlaScratchFloats(heads, columns(1) / heads, program::kAttentionSplit);
     case Opcode::kRouterTopK:
       return kernels::RouterScratchFloats(columns(0), instruction.imm[3]);
     default:

@@ -262,19 +262,21 @@ void MlaAttention(const Step<Act>& step) {
   args.page_tokens = view.program.state.page_tokens;
   args.split = program::kAttentionSplit;
   args.scale = step.instruction().scalar[0];
+  args.heads = step.num_heads();
+  args.latent_query_stride = args.rank;
+  args.extra_query_stride = query_width;
+  args.out_stride = args.rank;
   std::vector<float> scratch(
-      static_cast<std::size_t>(kernels::MlaScratchFloats(args.rank, args.split)));
+      static_cast<std::size_t>(kernels::MlaScratchFloats(args.heads, args.rank, args.split)));
   args.scratch = scratch.data();
   for (std::int64_t row = 0; row < step.trip(); ++row) {
     args.page_table =
         step.device.sequences().PageTable(step.rows().slot[static_cast<std::size_t>(row)]);
     args.num_positions = step.rows().position[static_cast<std::size_t>(row)] + 1;
-    for (std::int64_t head = 0; head < step.num_heads(); ++head) {
-      args.extra_query = view.Rows<Act>(0).Row(row) + (head + 1) * query_width - args.extra;
-      args.latent_query = view.Rows<float>(1).Row(row) + head * args.rank;
-      args.out = view.Rows<float>(3).Row(row) + head * args.rank;
-      scalar::MlaAttention<Act>(args);
-    }
+    args.extra_query = view.Rows<Act>(0).Row(row) + query_width - args.extra;
+    args.latent_query = view.Rows<float>(1).Row(row);
+    args.out = view.Rows<float>(3).Row(row);
+    scalar::MlaAttention<Act>(args);
   }
 }
 

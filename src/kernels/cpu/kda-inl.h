@@ -25,7 +25,7 @@ template <typename Act>
 inline float Convolve(const KdaHeadArgs<Act>& args, const KdaStream<Act>& stream, std::int64_t row,
                       float* out) {
   Vec squares = Zero();
-  ForEachVector(args.head_dim, [&](std::int64_t d, std::int64_t n) {
+  ForEachVector(args.head_dim, [&](std::int64_t d, std::int64_t n) MEGALITH_INLINE_LAMBDA {
     Vec sum = Zero();
     for (std::int64_t t = 0; t < args.conv_kernel; ++t) {
       const Act* input = ConvolutionRow(args, stream, row - (args.conv_kernel - 1) + t);

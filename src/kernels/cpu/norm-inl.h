@@ -6,13 +6,14 @@ namespace megalith::kernels::MEGALITH_PATH {
 template <typename Element>
 inline float SumVectors(std::int64_t count, Element element) {
   Vec sum = Zero();
-  ForEachVector(count, [&](std::int64_t i, std::int64_t n) { sum = sum + element(i, n); });
+  ForEachVector(count, [&](std::int64_t i, std::int64_t n)
+                           MEGALITH_INLINE_LAMBDA { sum = sum + element(i, n); });
   return SumLanes(sum);
 }
 
 template <typename Act>
 inline float InverseRms(const Act* x, std::int64_t count, float eps) {
-  const float sum = SumVectors(count, [&](std::int64_t i, std::int64_t n) {
+  const float sum = SumVectors(count, [&](std::int64_t i, std::int64_t n) MEGALITH_INLINE_LAMBDA {
     const Vec v = LoadUpTo(x + i, n);
     return v * v;
   });
@@ -39,7 +40,7 @@ void AttnResNorm(const AttnResNormArgs<Act>& args) {
     const Act* v = args.sources[s];
     Vec squares = Zero();
     Vec products = Zero();
-    ForEachVector(args.hidden, [&](std::int64_t i, std::int64_t n) {
+    ForEachVector(args.hidden, [&](std::int64_t i, std::int64_t n) MEGALITH_INLINE_LAMBDA {
       const Vec value = LoadUpTo(v + i, n);
       squares = squares + value * value;
       products = products + value * LoadUpTo(args.fold + i, n);
@@ -54,7 +55,7 @@ void AttnResNorm(const AttnResNormArgs<Act>& args) {
       args.num_sources, [&](std::int64_t i, std::int64_t n) { return LoadUpTo(scores + i, n); });
   for (std::int64_t s = 0; s < args.num_sources; ++s) scores[s] = scores[s] / sum;
   Vec squares = Zero();
-  ForEachVector(args.hidden, [&](std::int64_t i, std::int64_t n) {
+  ForEachVector(args.hidden, [&](std::int64_t i, std::int64_t n) MEGALITH_INLINE_LAMBDA {
     Vec mixed = Zero();
     for (std::int64_t s = 0; s < args.num_sources; ++s) {
       mixed = mixed + Set1(scores[s]) * LoadUpTo(args.sources[s] + i, n);

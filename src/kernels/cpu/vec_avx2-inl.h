@@ -14,7 +14,9 @@ struct Mask {
 // 2 rows: 8 registers of chains and 4 of weights of 16.
 inline constexpr int kMatmulRowsPerPass = 2;
 inline constexpr int kKdaVectors = 4;
-inline constexpr int kLatentVectors = 4;
+inline constexpr int kMlaHeads = 2;       ///< heads that share a cached row
+inline constexpr int kMlaPositions = 2;   ///< positions scored together
+inline constexpr int kLatentVectors = 2;  ///< latent channels per pass, in vectors
 
 /// 8 bf16 as floats.
 MEGALITH_INLINE __m256 WidenBits(__m128i bits) {

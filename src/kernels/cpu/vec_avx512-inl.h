@@ -12,7 +12,9 @@ struct Mask {
 // 8 rows: 16 chains, 8 sums and 2 weights of 32 registers.
 inline constexpr int kMatmulRowsPerPass = 8;
 inline constexpr int kKdaVectors = 8;
-inline constexpr int kLatentVectors = 8;
+inline constexpr int kMlaHeads = 4;       ///< heads that share a cached row
+inline constexpr int kMlaPositions = 4;   ///< positions scored together
+inline constexpr int kLatentVectors = 4;  ///< latent channels per pass, in vectors
 
 MEGALITH_INLINE __mmask16 FirstLanes(std::int64_t n) {
   return static_cast<__mmask16>((1u << n) - 1u);
