@@ -165,7 +165,7 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
   AddModelArgument(*command, options->model);
   command->add_option("--rows", options->rows, "Rows (tokens) a step may hold")
       ->type_name("N")
-      ->check(CLI::Range(1, 256))
+      ->check(CLI::Range(1, program::kMaxRowBucket))
       ->capture_default_str();
   command
       ->add_option("--context", options->context,

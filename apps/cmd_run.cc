@@ -18,6 +18,7 @@
 #include "engine/generate.h"
 #include "loading.h"
 #include "model/config.h"
+#include "program/compile/compile.h"
 #include "sampling_options.h"
 #include "text/generation_ids.h"
 #include "text/stream_decoder.h"
@@ -36,7 +37,7 @@ struct RunOptions {
   std::string ids;
   std::int64_t max_tokens = 64;
   engine::SamplingOptions sampling;
-  std::int32_t rows_per_step = 64;
+  std::int32_t rows_per_step = 256;
   bool bos = false;
   bool ignore_eos = false;
   bool json = false;
@@ -235,7 +236,7 @@ void RegisterRun(CLI::App& app, Cli& cli) {
       ->add_option("--rows-per-step", options->rows_per_step,
                    "Prompt tokens per step; does not change the result")
       ->type_name("N")
-      ->check(CLI::Range(1, 256))
+      ->check(CLI::Range(1, program::kMaxRowBucket))
       ->capture_default_str();
   command->add_flag("--bos", options->bos, "Put the model's [BOS] token before the text")
       ->excludes(ids);

@@ -19,6 +19,7 @@
 #include "loading.h"
 #include "model/config.h"
 #include "output_file.h"
+#include "program/compile/compile.h"
 #include "progress_bar.h"
 
 namespace megalith::apps {
@@ -143,7 +144,7 @@ void RegisterScore(CLI::App& app, Cli& cli) {
       ->add_option("--rows-per-step", options->rows_per_step,
                    "Tokens per step; does not change the result")
       ->type_name("N")
-      ->check(CLI::Range(1, 256))
+      ->check(CLI::Range(1, program::kMaxRowBucket))
       ->capture_default_str();
 }
 

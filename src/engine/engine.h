@@ -42,7 +42,7 @@ struct EngineOptions {
   DType activation_dtype = DType::kBf16;  ///< kF32: no activation rounding (portable path only)
   std::int32_t num_sequences = 1;         ///< that may be alive at once
   std::int32_t max_positions = 0;         ///< longest sequence; 0: what the model allows
-  std::int32_t rows_per_step = 64;        ///< largest step; prompts are cut into such steps
+  std::int32_t rows_per_step = 256;       ///< largest step; prompts are cut into such steps
   std::int32_t logit_rows_per_step = 1;   ///< most rows of a step whose logits are wanted
   HugePages huge_pages = HugePages::kMadvise;
   bool lora_norm_uses_rms_eps = false;  ///< eps of q_a/kv_a norms: rms_norm_eps instead of 1e-6

@@ -209,6 +209,22 @@ TEST(CpuEngine, PromptCutAnywhereGivesTheSameBits) {
   }
 }
 
+// More rows than the engine multiplies with a group of panels at once, in every part of a step.
+TEST(CpuEngine, StepOfManyRowsGivesTheBitsOfSmallSteps) {
+  ExecutorSpec spec;
+  spec.directory = Directory("k3-tiny");
+  spec.num_workers = 2;
+  spec.max_positions = 1024;
+  spec.row_buckets = {16, 1024};
+  const auto executor = Make(spec);
+  ASSERT_NE(executor, nullptr);
+  const std::vector<std::int32_t> tokens = RandomTokens(700, executor->limits().vocab_size, 7);
+  const LogitRows small = FeedOrFail(*executor, 0, tokens, 16);
+  ASSERT_TRUE(executor->ReleaseSlot(0).has_value());
+  const LogitRows large = FeedOrFail(*executor, 0, tokens, 700);
+  EXPECT_EQ(FirstDifference(small, large), "");
+}
+
 /// Numbers below a bound, the same on every machine.
 class Dice {
  public:

@@ -143,6 +143,14 @@ class Runner {
     });
   }
 
+  /// Calls function(first row, rows) for the slabs of `rows` rows.
+  template <typename Function>
+  static void ForSlabs(std::int64_t rows, Function function) {
+    for (std::int64_t first = 0; first < rows; first += Scratch::kSlabRows) {
+      function(first, std::min(rows - first, Scratch::kSlabRows));
+    }
+  }
+
   /// `num_panels` panels from `panels` times `rows` rows of `x`, into scratch_.acc(), which has
   /// 16 * num_panels floats per row.
   template <typename X>
@@ -172,7 +180,8 @@ class Runner {
   void ForGroups(std::int64_t rows, bool pairs, Function function) const {
     const program::Tile& tile = view_.tile();
     const std::int64_t unit = pairs ? 2 : 1;
-    const std::int64_t group = Scratch::GroupPanels(rows, PanelBytes(), unit);
+    const std::int64_t group =
+        Scratch::GroupPanels(std::min(rows, Scratch::kSlabRows), PanelBytes(), unit);
     for (std::int64_t panel = 0; panel < tile.num_panels; panel += group) {
       const std::int64_t panels = std::min(group, tile.num_panels - panel);
       const std::int64_t first_output = panel / unit * kPanelOutputs;
@@ -187,15 +196,18 @@ class Runner {
   template <typename X>
   void MatmulFrom(RowView<X> in) const {
     const bool pairs = instruction_.epilogue == Epilogue::kGatedPair;
-    ForGroups(trip_, pairs,
-              [&](std::int64_t panel, std::int64_t panels, std::int64_t first_output,
-                  std::int64_t outputs) {
-                Multiply<X>(view_.Panels() + panel * PanelBytes(), panels, in, nullptr, trip_);
-                for (std::int64_t row = 0; row < trip_; ++row) {
-                  const float* acc = scratch_.acc() + row * panels * kPanelOutputs;
-                  ApplyEpilogue(row, acc, first_output, outputs);
-                }
-              });
+    ForSlabs(trip_, [&](std::int64_t first_row, std::int64_t rows) {
+      const RowView<X> slab{in.Row(first_row), in.stride};
+      ForGroups(rows, pairs,
+                [&](std::int64_t panel, std::int64_t panels, std::int64_t first_output,
+                    std::int64_t outputs) {
+                  Multiply<X>(view_.Panels() + panel * PanelBytes(), panels, slab, nullptr, rows);
+                  for (std::int64_t row = 0; row < rows; ++row) {
+                    const float* acc = scratch_.acc() + row * panels * kPanelOutputs;
+                    ApplyEpilogue(first_row + row, acc, first_output, outputs);
+                  }
+                });
+    });
   }
 
   void Matmul() const {
@@ -389,19 +401,20 @@ class Runner {
     const auto in = view_.Rows<Act>(0);
     const auto out = view_.Rows<Act>(2);
     for (std::int64_t active = 0; active < trip_; ++active) {
-      const std::int64_t pairs = plan.NumPairs(active);
       const std::byte* weights = view_.Panels(plan.Expert(active));
-      ForGroups(pairs, true,
-                [&](std::int64_t panel, std::int64_t panels, std::int64_t first_output,
-                    std::int64_t outputs) {
-                  Multiply<Act>(weights + panel * PanelBytes(), panels, in, plan.Rows(active),
-                                pairs);
-                  for (std::int64_t pair = 0; pair < pairs; ++pair) {
-                    const float* acc = scratch_.acc() + pair * panels * kPanelOutputs;
-                    table_.gated_pair({acc, outputs, view_.Activation(),
-                                       out.Row(plan.FirstPair(active) + pair) + first_output});
-                  }
-                });
+      ForSlabs(plan.NumPairs(active), [&](std::int64_t first_pair, std::int64_t pairs) {
+        const std::int32_t* rows = plan.Rows(active) + first_pair;
+        ForGroups(pairs, true,
+                  [&](std::int64_t panel, std::int64_t panels, std::int64_t first_output,
+                      std::int64_t outputs) {
+                    Multiply<Act>(weights + panel * PanelBytes(), panels, in, rows, pairs);
+                    for (std::int64_t pair = 0; pair < pairs; ++pair) {
+                      const float* acc = scratch_.acc() + pair * panels * kPanelOutputs;
+                      Act* target = out.Row(plan.FirstPair(active) + first_pair + pair);
+                      table_.gated_pair({acc, outputs, view_.Activation(), target + first_output});
+                    }
+                  });
+      });
     }
   }
 
@@ -417,19 +430,28 @@ class Runner {
                 const std::int64_t stride = panels * kPanelOutputs;
                 std::fill_n(scratch_.sum(), num_rows * stride, 0.0f);
                 for (std::int64_t active = 0; active < trip_; ++active) {
-                  const std::int64_t pairs = plan.NumPairs(active);
-                  const RowView<Act> first_pair{in.Row(plan.FirstPair(active)), in.stride};
-                  Multiply<Act>(view_.Panels(plan.Expert(active)) + panel * PanelBytes(), panels,
-                                first_pair, nullptr, pairs);
-                  for (std::int64_t pair = 0; pair < pairs; ++pair) {
-                    table_.weighted_add(scratch_.acc() + pair * stride, plan.Weights(active)[pair],
-                                        outputs, scratch_.sum() + plan.Rows(active)[pair] * stride);
-                  }
+                  AddExpert(plan, active, in, panel, panels, outputs);
                 }
                 for (std::int64_t row = 0; row < num_rows; ++row) {
                   table_.store(scratch_.sum() + row * stride, outputs, out.Row(row) + first_output);
                 }
               });
+  }
+
+  /// scratch_.sum() += weight * one expert's outputs of some panels, for the rows that chose it.
+  void AddExpert(const RoutePlan& plan, std::int64_t active, RowView<Act> in, std::int64_t panel,
+                 std::int64_t panels, std::int64_t outputs) const {
+    const std::byte* weights = view_.Panels(plan.Expert(active)) + panel * PanelBytes();
+    const std::int64_t stride = panels * kPanelOutputs;
+    ForSlabs(plan.NumPairs(active), [&](std::int64_t first_pair, std::int64_t pairs) {
+      const RowView<Act> slab{in.Row(plan.FirstPair(active) + first_pair), in.stride};
+      Multiply<Act>(weights, panels, slab, nullptr, pairs);
+      for (std::int64_t pair = 0; pair < pairs; ++pair) {
+        const std::int64_t row = plan.Rows(active)[first_pair + pair];
+        table_.weighted_add(scratch_.acc() + pair * stride, plan.Weights(active)[first_pair + pair],
+                            outputs, scratch_.sum() + row * stride);
+      }
+    });
   }
 
   const InstructionView& view_;

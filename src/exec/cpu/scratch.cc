@@ -51,12 +51,16 @@ std::int64_t Scratch::GroupPanels(std::int64_t rows, std::int64_t panel_bytes, s
 Result<Scratch> Scratch::Allocate(const std::vector<program::VerifiedProgram>& programs,
                                   std::int32_t worker) {
   std::int64_t acc_floats = kAccFloats;
+  std::int64_t sum_floats = kAccFloats;
   std::int64_t kernel_floats = 0;
   std::int64_t num_sources = 1;
   for (const program::VerifiedProgram& verified : programs) {
     const Program& program = *verified;
-    // One unit of a gate-up pair for all rows must fit whatever the budget.
-    acc_floats = std::max(acc_floats, program.max_rows * 2 * std::int64_t{kernels::kPanelOutputs});
+    // One unit of a gate-up pair for all rows of a slab must fit whatever the budget.
+    const std::int64_t slab_rows = std::min<std::int64_t>(program.max_rows, kSlabRows);
+    acc_floats = std::max(acc_floats, slab_rows * 2 * std::int64_t{kernels::kPanelOutputs});
+    const std::int64_t group_floats = std::max(kAccFloats, slab_rows * kernels::kPanelOutputs);
+    sum_floats = std::max(sum_floats, CeilDiv<std::int64_t>(program.max_rows, slab_rows) * group_floats);
     for (const program::Segment& segment : program.segments) {
       const Stream& stream = segment.streams[static_cast<std::size_t>(worker)];
       for (const Instruction& instruction : stream.instructions) {
@@ -72,18 +76,19 @@ Result<Scratch> Scratch::Allocate(const std::vector<program::VerifiedProgram>& p
     return RoundUp(floats * std::int64_t{sizeof(float)}, kAlignment);
   };
   const std::int64_t acc_bytes = floats_bytes(acc_floats);
+  const std::int64_t sum_bytes = floats_bytes(sum_floats);
   const std::int64_t kernel_bytes = floats_bytes(kernel_floats);
   const std::int64_t source_bytes = num_sources * std::int64_t{sizeof(void*)};
   Scratch scratch;
   MEGALITH_ASSIGN_OR_RETURN(
       scratch.arena_,
-      Arena::Allocate(static_cast<std::size_t>(2 * acc_bytes + kernel_bytes + source_bytes),
+      Arena::Allocate(static_cast<std::size_t>(acc_bytes + sum_bytes + kernel_bytes + source_bytes),
                       HugePages::kOff));
   std::byte* position = scratch.arena_.data();
   scratch.acc_ = reinterpret_cast<float*>(position);
   scratch.sum_ = reinterpret_cast<float*>(position + acc_bytes);
   scratch.kernel_ = reinterpret_cast<float*>(position + 2 * acc_bytes);
-  scratch.sources_ = position + 2 * acc_bytes + kernel_bytes;
+  scratch.sources_ = position + acc_bytes + sum_bytes + kernel_bytes;
   return scratch;
 }
 

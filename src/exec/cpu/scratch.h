@@ -23,10 +23,14 @@ class Scratch {
   static Result<Scratch> Allocate(const std::vector<program::VerifiedProgram>& programs,
                                   std::int32_t worker);
 
-  float* acc() const { return acc_; }        // [rows][panels of a group * 16]
-  float* sum() const { return sum_; }        // the same, for sums over experts
+  float* acc() const { return acc_; }        // [rows of a slab][panels of a group * 16]
+  float* sum() const { return sum_; }        // the same for all rows, for sums over experts
   float* kernel() const { return kernel_; }  // what the kernel needs
   const void** sources() const { return reinterpret_cast<const void**>(sources_); }
+
+  /// Rows that are multiplied with a group of panels before the next: the x of all of them is read
+  /// again for every group and should come from the L3 at worst.
+  static constexpr std::int64_t kSlabRows = 256;
 
   /// Panels (a multiple of `unit`) to multiply `rows` rows with before the epilogue.
   static std::int64_t GroupPanels(std::int64_t rows, std::int64_t panel_bytes, std::int64_t unit);

@@ -15,7 +15,7 @@
 namespace megalith::program {
 namespace {
 
-constexpr std::array<std::int32_t, 7> kRowBuckets = {1, 2, 4, 8, 16, 64, kMaxRowBucket};
+constexpr std::array<std::int32_t, 9> kRowBuckets = {1, 2, 4, 8, 16, 64, 256, 1024, kMaxRowBucket};
 
 Status CheckOptions(const CompileOptions& options) {
   const auto at_least_one = [](std::string_view name, std::int64_t value) -> Status {

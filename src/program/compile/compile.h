@@ -38,8 +38,10 @@ struct CompileOptions {
 /// Errors: kUnsupported names a config value with no implementation; kUsage for impossible options.
 Result<Program> Compile(const model::Model& model, const CompileOptions& options);
 
-/// The smallest row bucket >= rows: 1, 2, 4, 8, 16, 64, 256.
+/// The smallest row bucket >= rows: 1, 2, 4, 8, 16, 64, 256, 1024, 4096. The large ones are for
+/// prompts on models with many experts: a step reads nearly all experts, however few rows share
+/// one.
 std::int32_t RowBucket(std::int32_t rows);
-inline constexpr std::int32_t kMaxRowBucket = 256;
+inline constexpr std::int32_t kMaxRowBucket = 4096;
 
 }  // namespace megalith::program

@@ -124,6 +124,8 @@ TEST(RowBucket, RoundsUpToTheNextBucket) {
   EXPECT_EQ(RowBucket(9), 16);
   EXPECT_EQ(RowBucket(17), 64);
   EXPECT_EQ(RowBucket(256), 256);
+  EXPECT_EQ(RowBucket(257), 1024);
+  EXPECT_EQ(RowBucket(4096), kMaxRowBucket);
 }
 
 TEST(Serialize, RoundTripKeepsEveryByte) {
