@@ -108,6 +108,7 @@ ExitCode Run(int argc, char** argv) {
   RegisterDetokenize(app, cli);
   RegisterInspect(app, cli);
   RegisterCompile(app, cli);
+  RegisterBench(app, cli);
   RegisterDoctor(app, cli);
   RefuseEmptyValues(app);
 

@@ -26,8 +26,9 @@ const std::map<std::string, std::vector<std::string>>& Table() {
       {"exec", {"base", "program", "weights", "kernels", "fabric"}},
       {"text", {"base"}},
       {"engine", {"base", "exec", "program/compile", "weights", "model"}},
+      {"bench", {"base", "engine", "exec", "program/compile", "kernels"}},
       {"serve", {"base", "engine", "text"}},
-      {"apps", {"base", "serve", "engine", "text"}},
+      {"apps", {"base", "serve", "engine", "bench", "text"}},
       // The installed interface stands alone.
       {"include/megalith", {}},
   };

@@ -182,7 +182,9 @@ Status Engine::MakeExecutor(const EngineOptions& options) {
   if (options.executor == ExecutorKind::kReference) {
     isa_name_ = "reference";
     exec::ReferenceOptions reference;
-    if (options.isa) reference.numerics = kernels::NumericsOf(*options.isa);
+    if (options.isa == kernels::Isa::kAvx512Bf16) {
+      reference.dot_order = kernels::DotOrder::kJoinedPairs;
+    }
     MEGALITH_ASSIGN_OR_RETURN(
         executor_, exec::MakeReferenceExecutor(programs_, *weights_, std::move(reference)));
     return {};

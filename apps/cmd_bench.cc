@@ -1,0 +1,23 @@
+// megalith bench: measurements, each beside what the machine could do at that moment.
+#include <CLI/CLI.hpp>
+
+#include "commands.h"
+#include "commands_bench.h"
+
+namespace megalith::apps {
+
+void RegisterBench(CLI::App& app, Cli& cli) {
+  CLI::App* group = app.add_subcommand(
+      "bench",
+      "Measure memory, kernels, decoding, prefill and loading beside the machine's limits");
+  group->require_subcommand(1);
+  group->footer(
+      "Every result carries what was read or computed, the machine's own rate measured right\n"
+      "before and after it, their ratio, and a hash of the tokens. Contestants take turns, and a\n"
+      "round in which the machine changed by more than 15 % is dropped and counted.\n\n"
+      "megalith bench COMMAND --help shows the options of a command, with examples.");
+  RegisterBenchBandwidth(*group, cli);
+  RegisterBenchDecode(*group, cli);
+}
+
+}  // namespace megalith::apps

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "cli.h"
+
+// The sub-commands of bench, one file each: cmd_bench_<name>.cc.
+
+namespace megalith::apps {
+
+void RegisterBenchBandwidth(CLI::App& group, Cli& cli);
+void RegisterBenchDecode(CLI::App& group, Cli& cli);
+
+}  // namespace megalith::apps

@@ -1,0 +1,67 @@
+#include "bench/step_cost.h"
+
+namespace megalith::bench {
+namespace {
+
+using program::BufferKind;
+using program::Opcode;
+
+double Flops(const program::Tile& tile) {
+  const double matrices = tile.pair_tensor == program::kNone ? 1.0 : 2.0;
+  return 2.0 * matrices * static_cast<double>(tile.num_outputs) *
+         static_cast<double>(tile.num_inputs);
+}
+
+void AddVisit(const program::Program& program, const program::Segment& segment, std::int64_t top_k,
+              StepCost* cost) {
+  cost->dense_bytes += static_cast<double>(segment.vector_bytes);
+  double expert_bytes = 0.0;
+  for (const program::Stream& stream : segment.streams) {
+    for (const program::Instruction& instruction : stream.instructions) {
+      if (instruction.tile == program::kNone || instruction.opcode == Opcode::kFetch) continue;
+      const program::Tile& tile = stream.tiles[instruction.tile];
+      const auto bytes = static_cast<double>(tile.bytes);
+      if (program.tensors[tile.tensor].num_experts > 0) {
+        expert_bytes += bytes;
+        cost->row_flops += static_cast<double>(top_k) * Flops(tile);
+      } else if (instruction.trip == program::Register::kLogitRows) {
+        cost->head_bytes += bytes;
+        cost->logit_flops += Flops(tile);
+      } else {
+        cost->dense_bytes += bytes;
+        cost->row_flops += Flops(tile);
+      }
+    }
+  }
+  if (expert_bytes > 0.0) {
+    ++cost->num_moe_layers;
+    cost->expert_bytes = expert_bytes;  // the same in every layer: one config for all
+  }
+}
+
+}  // namespace
+
+StepCost CostOf(const program::Program& program, std::int64_t top_k) {
+  StepCost cost;
+  for (const program::Visit& visit : program.visits) {
+    AddVisit(program, program.segments[visit.segment], top_k, &cost);
+  }
+  cost.row_bytes = static_cast<double>(program.hidden_size * DTypeBytes(DType::kBf16));
+  for (const program::Buffer& buffer : program.buffers) {
+    const auto bytes = static_cast<double>(buffer.columns * DTypeBytes(buffer.dtype));
+    switch (buffer.kind) {
+      case BufferKind::kKdaState:
+      case BufferKind::kConvState:
+        cost.state_bytes += 2.0 * bytes * program.state.num_kda_layers;
+        break;
+      case BufferKind::kMlaCache:
+        cost.cache_bytes += bytes * program.state.num_mla_layers;
+        break;
+      default:
+        break;
+    }
+  }
+  return cost;
+}
+
+}  // namespace megalith::bench
