@@ -95,7 +95,6 @@ Status Bandwidth(const Options& options, const Cli& cli) {
          {"prefetch_bytes", item.method.prefetch_bytes},
          {"bytes_read", item.probe->total_bytes()},
          {"rounds", item.rates.size()},
-         {"is_yardstick", is_yardstick},
          {"gb_per_s",
           {{"median", rate.median * 1e-9}, {"min", rate.min * 1e-9}, {"max", rate.max * 1e-9}}}});
     table.push_back(
