@@ -14,6 +14,7 @@ void RegisterDetokenize(CLI::App& app, Cli& cli);
 void RegisterInspect(CLI::App& app, Cli& cli);
 void RegisterCompile(CLI::App& app, Cli& cli);
 void RegisterBench(CLI::App& app, Cli& cli);
+void RegisterTrace(CLI::App& app, Cli& cli);
 void RegisterDoctor(CLI::App& app, Cli& cli);
 
 }  // namespace megalith::apps

@@ -109,6 +109,7 @@ ExitCode Run(int argc, char** argv) {
   RegisterInspect(app, cli);
   RegisterCompile(app, cli);
   RegisterBench(app, cli);
+  RegisterTrace(app, cli);
   RegisterDoctor(app, cli);
   RefuseEmptyValues(app);
 

@@ -21,6 +21,7 @@ const std::map<std::string, std::vector<std::string>>& Table() {
       {"model", {"base"}},
       {"weights", {"base", "model", "kernels"}},
       {"program", {"base"}},
+      {"trace", {"base", "program"}},
       {"program/compile", {"base", "program", "model", "kernels"}},
       {"fabric", {"base"}},
       {"exec", {"base", "program", "weights", "kernels", "fabric"}},
@@ -28,7 +29,7 @@ const std::map<std::string, std::vector<std::string>>& Table() {
       {"engine", {"base", "exec", "program/compile", "weights", "model"}},
       {"bench", {"base", "engine", "exec", "program/compile", "kernels"}},
       {"serve", {"base", "engine", "text"}},
-      {"apps", {"base", "serve", "engine", "bench", "text"}},
+      {"apps", {"base", "serve", "engine", "bench", "text", "trace"}},
       // The installed interface stands alone.
       {"include/megalith", {}},
   };

@@ -67,13 +67,16 @@ program::Trace StepLog::Read(const std::vector<const TraceRing*>& rings,
       if (first < ring.first()) break;
       std::vector<TraceRecord>& records = step.workers.emplace_back();
       records.reserve(count);
+      // Time stamps are not serialised, and an unpinned worker may change cores: never backwards.
+      std::int64_t last = step.info.begin;
       for (std::uint64_t i = first; i < first + count; ++i) {
         TraceRecord record = ring.Record(i);
-        record.begin = rate.ToNs(record.begin);
-        record.ready = rate.ToNs(record.ready);
-        record.end = rate.ToNs(record.end);
+        for (std::int64_t* time : {&record.begin, &record.ready, &record.end}) {
+          last = *time = std::max(last, rate.ToNs(*time));
+        }
         records.push_back(record);
       }
+      step.info.end = std::max(step.info.end, last);
     }
     if (step.workers.size() == num_workers_) trace.steps.push_back(std::move(step));
   }
