@@ -182,9 +182,7 @@ Status Engine::MakeExecutor(const EngineOptions& options) {
   if (options.executor == ExecutorKind::kReference) {
     isa_name_ = "reference";
     exec::ReferenceOptions reference;
-    if (options.isa == kernels::Isa::kAvx512Bf16) {
-      reference.dot_order = kernels::DotOrder::kJoinedPairs;
-    }
+    if (options.isa) reference.numerics = kernels::NumericsOf(*options.isa);
     MEGALITH_ASSIGN_OR_RETURN(
         executor_, exec::MakeReferenceExecutor(programs_, *weights_, std::move(reference)));
     return {};

@@ -53,7 +53,7 @@ const Expected& Oracle(const std::string& model, DType dtype, DotOrder order) {
   ExecutorSpec spec;
   spec.directory = Directory(model);
   spec.reference = true;
-  spec.dot_order = order;
+  spec.numerics.order = order;
   spec.activation_dtype = dtype;
   spec.row_buckets = {1};
   const auto executor = Make(spec);
@@ -61,10 +61,6 @@ const Expected& Oracle(const std::string& model, DType dtype, DotOrder order) {
   expected.logits = FeedOrFail(*executor, 0, expected.tokens, 1);
   expected.state = ReadState(*executor, 0);
   return expected;
-}
-
-DotOrder OrderOf(Isa isa) {
-  return isa == Isa::kAvx512Bf16 ? DotOrder::kJoinedPairs : DotOrder::kSplitPairs;
 }
 
 /// One way to run a model, compared with the oracle of the same dot order.
@@ -77,7 +73,7 @@ class EveryPath : public ::testing::TestWithParam<ExecutorSpec> {
   }
   static const Expected& Want(const ExecutorSpec& spec, const std::string& model) {
     return Oracle(model, spec.activation_dtype,
-                  spec.reference ? spec.dot_order : OrderOf(spec.isa));
+                  spec.reference ? spec.numerics.order : kernels::NumericsOf(spec.isa).order);
   }
 };
 
@@ -176,7 +172,7 @@ std::vector<ExecutorSpec> Paths() {
   spec.num_workers = 3;
   paths.push_back(spec);
   spec.num_workers = 2;
-  spec.dot_order = DotOrder::kJoinedPairs;
+  spec.numerics.order = DotOrder::kJoinedPairs;
   spec.interleaving_seed = 11;
   paths.push_back(spec);
   return paths;

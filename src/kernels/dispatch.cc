@@ -47,7 +47,7 @@ constexpr bool HasAll(std::uint64_t value, std::uint64_t bits) { return (value &
 struct CpuFeatures {
   bool avx2 = false;
   bool avx512 = false;
-  bool avx512_bf16 = false;
+  bool avx512_bf16 = false;  ///< with VNNI, which every CPU with BF16 has
 };
 
 /// What the processor implements and the operating system has enabled. Bits: Intel SDM volume 2,
@@ -79,9 +79,11 @@ CpuFeatures DetectFeatures() {
   const std::uint32_t max_subleaf = a;
   if (!features.avx512 || max_subleaf < 1) return features;
 
+  constexpr std::uint32_t kAvx512Vnni = 1u << 11;
+  const bool has_vnni = HasAll(c, kAvx512Vnni);
   if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0) return features;
   constexpr std::uint32_t kAvx512Bf16 = 1u << 5;
-  features.avx512_bf16 = HasAll(a, kAvx512Bf16);
+  features.avx512_bf16 = has_vnni && HasAll(a, kAvx512Bf16);
   return features;
 }
 
@@ -92,6 +94,12 @@ std::string_view IsaName(Isa isa) {
     if (entry.isa == isa) return entry.name;
   }
   return "unknown";
+}
+
+DotNumerics NumericsOf(Isa isa) {
+  DotNumerics numerics;
+  if (isa == Isa::kAvx512Bf16) numerics.order = DotOrder::kJoinedPairs;
+  return numerics;
 }
 
 Result<Isa> ParseIsa(std::string_view name) {

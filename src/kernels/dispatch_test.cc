@@ -58,6 +58,11 @@ TEST(SupportedIsas, BeginWithPortableAndAreAscending) {
   for (std::size_t i = 1; i < isas.size(); ++i) EXPECT_LT(isas[i - 1], isas[i]);
 }
 
+TEST(NumericsOf, EveryTableHasThem) {
+  for (const Isa isa : SupportedIsas()) EXPECT_EQ(Bf16Kernels(isa).numerics, NumericsOf(isa));
+  EXPECT_EQ(Float32Kernels().numerics.quantized, QuantizedDot::kFloatChains);
+}
+
 TEST(SelectIsa, WithoutAForcedPathIsTheBestSupported) {
   const ScopedForceIsa force(nullptr);
   const Result<Isa> isa = SelectIsa();
@@ -97,7 +102,7 @@ TEST(Bf16Kernels, EveryEntryIsFilledAndNoTwoPathsShareAKernel) {
   const std::vector<Isa> isas = SupportedIsas();
   for (std::size_t i = 0; i < isas.size(); ++i) {
     const KernelTable<Bf16>& table = Bf16Kernels(isas[i]);
-    for (int f = 0; f < 2; ++f) {
+    for (int f = 0; f < kNumPanelFormats; ++f) {
       EXPECT_NE(table.matmul[f], nullptr);
       EXPECT_NE(table.matmul_float[f], nullptr);
     }
@@ -112,10 +117,13 @@ TEST(Bf16Kernels, EveryEntryIsFilledAndNoTwoPathsShareAKernel) {
     EXPECT_NE(table.kda_head, nullptr);
     EXPECT_NE(table.mla_attention, nullptr);
     EXPECT_NE(table.router_top_k, nullptr);
-    EXPECT_EQ(table.dot_order,
+    EXPECT_EQ(table.numerics.order,
               isas[i] == Isa::kAvx512Bf16 ? DotOrder::kJoinedPairs : DotOrder::kSplitPairs);
+    EXPECT_EQ(table.numerics.quantized, QuantizedDot::kFixedPoint);
     for (std::size_t j = 0; j < i; ++j) {
-      EXPECT_NE(table.matmul[0], Bf16Kernels(isas[j]).matmul[0]);
+      for (int f = 0; f < kNumPanelFormats; ++f) {
+        EXPECT_NE(table.matmul[f], Bf16Kernels(isas[j]).matmul[f]);
+      }
       EXPECT_NE(table.kda_head, Bf16Kernels(isas[j]).kda_head);
     }
   }
@@ -123,7 +131,7 @@ TEST(Bf16Kernels, EveryEntryIsFilledAndNoTwoPathsShareAKernel) {
 
 TEST(Float32Kernels, ArePortable) {
   EXPECT_EQ(Float32Kernels().isa, Isa::kPortable);
-  EXPECT_EQ(Float32Kernels().dot_order, DotOrder::kSplitPairs);
+  EXPECT_EQ(Float32Kernels().numerics.order, DotOrder::kSplitPairs);
 }
 
 }  // namespace

@@ -173,10 +173,11 @@ inline std::int64_t RouterScratchFloats(std::int64_t num_experts, std::int64_t n
 template <typename Act>
 struct KernelTable {
   Isa isa;
-  DotOrder dot_order;
+  DotNumerics numerics;  ///< of `matmul`
   // Indexed by PanelFormat.
-  void (*matmul[2])(const MatmulArgs<Act>&);
-  void (*matmul_float[2])(const MatmulArgs<float>&);  ///< multiply, then add; kSplitPairs order
+  void (*matmul[kNumPanelFormats])(const MatmulArgs<Act>&);
+  /// Multiply, then add; kSplitPairs order, quantised weights in float chains.
+  void (*matmul_float[kNumPanelFormats])(const MatmulArgs<float>&);
   void (*attn_res_norm)(const AttnResNormArgs<Act>&);
   void (*rms_norm)(const RmsNormArgs<Act>&);
   void (*gated_pair)(const GatedPairArgs<Act>&);
@@ -197,6 +198,8 @@ struct KernelTable {
 };
 
 std::string_view IsaName(Isa isa);
+/// Of the matmuls of bf16 activations; needs no support for the path.
+DotNumerics NumericsOf(Isa isa);
 /// "portable", "avx2", "avx512", "avx512_bf16"; kUsage with the list of names otherwise.
 Result<Isa> ParseIsa(std::string_view name);
 /// Whether this CPU and operating system can run the path.

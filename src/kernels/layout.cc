@@ -2,33 +2,68 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace megalith::kernels {
 namespace {
 
-constexpr std::int64_t kPanelAlignment = 64;
-
 // Scale byte of outputs that do not exist: 2^0, so that their zero codes stay zero.
 constexpr std::uint8_t kUnitScale = 127;
 
-std::int64_t ScaleBytes(std::int64_t inputs) {
-  return RoundUp(PaddedInputs(inputs) / kBlockInputs * kPanelOutputs, kPanelAlignment);
+using Mxfp4 = QuantizedPanel<PanelFormat::kMxfp4>;
+using Int8 = QuantizedPanel<PanelFormat::kInt8>;
+
+// Inputs whose MXFP4 codes share a 32-bit word.
+constexpr std::int64_t kGroupInputs = 8;
+
+std::int64_t NumBlocks(std::int64_t inputs) { return PaddedInputs(inputs) / kBlockInputs; }
+
+/// The word of 8 stored codes (input 2 j in the low nibble of byte j, 2 j + 1 in the high one) with
+/// input i in the low nibble of byte i, 4 + i in the high one.
+constexpr std::uint32_t ReorderNibbles(std::uint32_t stored) {
+  const std::uint32_t even = stored & 0x0f0f0f0fu;      // inputs 0 2 4 6
+  const std::uint32_t odd = stored >> 4 & 0x0f0f0f0fu;  // inputs 1 3 5 7
+  const std::uint32_t even_bytes = even | even >> 12;   // low half: bytes 0, 2 of the result
+  const std::uint32_t odd_bytes = odd | odd >> 12;      // bytes 1, 3
+  return (even_bytes & 0xffu) | (odd_bytes & 0xffu) << 8 | (even_bytes & 0xff00u) << 8 |
+         (odd_bytes & 0xff00u) << 16;
 }
 
-// Inputs whose codes share a 32-bit word.
-constexpr std::int64_t kGroupInputs = 8;
+std::uint32_t Mxfp4Code(const std::byte* panel, int n, std::int64_t k) {
+  const std::int64_t i = k % kBlockInputs;
+  std::uint32_t word;
+  std::memcpy(&word, panel + Mxfp4::Codes(k / kBlockInputs) + i / kGroupInputs * 64 + n * 4,
+              sizeof(word));
+  return word >> (i % 4 * 8 + i % kGroupInputs / 4 * 4) & 15u;
+}
 
 // Index of (input, output) in a panel of input pairs.
 std::int64_t PairIndex(std::int64_t k, int n) { return (k / 2 * kPanelOutputs + n) * 2 + k % 2; }
 
 }  // namespace
 
-std::int64_t PanelBytes(PanelFormat format, std::int64_t inputs) {
-  const std::int64_t padded = PaddedInputs(inputs);
-  if (format == PanelFormat::kBf16) {
-    return padded * kPanelOutputs * static_cast<std::int64_t>(sizeof(Bf16));
+std::string_view PanelFormatName(PanelFormat format) {
+  switch (format) {
+    case PanelFormat::kMxfp4:
+      return "mxfp4";
+    case PanelFormat::kInt8:
+      return "int8";
+    case PanelFormat::kBf16:
+      break;
   }
-  return ScaleBytes(inputs) + padded / 2 * kPanelOutputs;
+  return "bf16";
+}
+
+std::int64_t PanelBytes(PanelFormat format, std::int64_t inputs) {
+  switch (format) {
+    case PanelFormat::kMxfp4:
+      return Mxfp4::Bytes(NumBlocks(inputs));
+    case PanelFormat::kInt8:
+      return Int8::Bytes(NumBlocks(inputs));
+    case PanelFormat::kBf16:
+      break;
+  }
+  return PaddedInputs(inputs) * kPanelOutputs * static_cast<std::int64_t>(sizeof(Bf16));
 }
 
 void PackPanelBf16(const Bf16* source, std::int64_t output_stride, std::int64_t input_stride,
@@ -52,26 +87,77 @@ void PackPanelMxfp4(const std::uint8_t* codes, std::int64_t codes_stride,
                     const std::uint8_t* scales, std::int64_t scales_stride, std::int64_t outputs,
                     std::int64_t inputs, std::byte* panel) {
   const std::int64_t blocks = inputs / kBlockInputs;
-  auto* packed_scales = reinterpret_cast<std::uint8_t*>(panel);
-  auto* packed_codes = packed_scales + ScaleBytes(inputs);
-  std::fill(packed_scales, packed_codes, kUnitScale);
+  auto* packed = reinterpret_cast<std::uint8_t*>(panel);
   for (std::int64_t block = 0; block < blocks; ++block) {
+    if (block % Mxfp4::kGroupBlocks == 0) {
+      std::memset(packed + Mxfp4::Scales(block), kUnitScale, Mxfp4::kScaleLine);
+    }
     for (std::int64_t n = 0; n < outputs; ++n) {
-      packed_scales[block * kPanelOutputs + n] = scales[n * scales_stride + block];
+      packed[Mxfp4::Scales(block) + n] = scales[n * scales_stride + block];
+    }
+    std::uint8_t* words = packed + Mxfp4::Codes(block);
+    for (std::int64_t group = 0; group < kBlockInputs / kGroupInputs; ++group) {
+      std::uint32_t packed_words[kPanelOutputs] = {};
+      for (std::int64_t n = 0; n < outputs; ++n) {
+        std::uint32_t stored;
+        std::memcpy(&stored,
+                    codes + n * codes_stride + (block * kBlockInputs + group * kGroupInputs) / 2,
+                    sizeof(stored));
+        packed_words[n] = ReorderNibbles(stored);
+      }
+      std::memcpy(words, packed_words, sizeof(packed_words));
+      words += sizeof(packed_words);
     }
   }
-  for (std::int64_t group = 0; group < inputs / kGroupInputs; ++group) {
-    std::uint32_t words[kPanelOutputs] = {};
+}
+
+bool PackPanelInt8(const Bf16* source, std::int64_t output_stride, std::int64_t outputs,
+                   std::int64_t inputs, std::byte* panel) {
+  auto* packed = reinterpret_cast<std::uint8_t*>(panel);
+  for (std::int64_t block = 0; block < NumBlocks(inputs); ++block) {
+    const std::int64_t first = block * kBlockInputs;
+    const std::int64_t count = std::min<std::int64_t>(kBlockInputs, inputs - first);
+    if (block % Int8::kGroupBlocks == 0) {
+      std::memset(packed + Int8::Scales(block), 0, Int8::kScaleLine);
+    }
+    std::uint8_t* codes = packed + Int8::Codes(block);
+    std::memset(codes, kInt8Offset, Int8::kCodeBytes);
     for (std::int64_t n = 0; n < outputs; ++n) {
-      const std::uint8_t* bytes = codes + n * codes_stride + group * (kGroupInputs / 2);
-      for (int pair = 0; pair < kGroupInputs / 2; ++pair) {
-        words[n] |= (bytes[pair] & 15u) << (4 * pair);
-        words[n] |= (bytes[pair] & 0xf0u) << (12 + 4 * pair);
+      float values[kBlockInputs] = {};
+      std::uint32_t largest = 0;
+      for (std::int64_t k = 0; k < count; ++k) {
+        const Bf16 value = source[n * output_stride + first + k];
+        largest = std::max<std::uint32_t>(largest, value.bits & 0x7fffu);
+        values[k] = ToFloat(value);
+      }
+      if (largest >= 0x7f80u) return false;
+      const Bf16 scale =
+          ToBf16(ToFloat(Bf16{static_cast<std::uint16_t>(largest)}) * (1.0f / kInt8Max));
+      if (ToFloat(scale) < std::numeric_limits<float>::min()) continue;  // all codes zero
+      std::memcpy(packed + Int8::Scales(block) + n * static_cast<std::int64_t>(sizeof(scale)),
+                  &scale, sizeof(scale));
+      const float to_code = 1.0f / ToFloat(scale);
+      std::int32_t rounded[kBlockInputs];
+      for (int k = 0; k < kBlockInputs; ++k) {
+        const std::int32_t code = RoundToInteger(values[k] * to_code);
+        rounded[k] = std::clamp(code, -kInt8Max, kInt8Max) + kInt8Offset;
+      }
+      for (int k = 0; k < kBlockInputs; ++k) {
+        codes[k / 4 * 64 + n * 4 + k % 4] = static_cast<std::uint8_t>(rounded[k]);
       }
     }
-    std::memcpy(packed_codes, words, sizeof(words));
-    packed_codes += sizeof(words);
   }
+  return true;
+}
+
+std::int32_t PanelInteger(PanelFormat format, const std::byte* panel, std::int64_t /*inputs*/,
+                          int n, std::int64_t k) {
+  if (format == PanelFormat::kInt8) {
+    const std::byte* codes = panel + Int8::Codes(k / kBlockInputs);
+    const std::int64_t i = k % kBlockInputs;
+    return std::to_integer<std::int32_t>(codes[i / 4 * 64 + n * 4 + i % 4]) - kInt8Offset;
+  }
+  return kE2m1Offset[Mxfp4Code(panel, n, k)] - kMxfp4Offset;
 }
 
 float PanelUnscaled(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n,
@@ -82,19 +168,26 @@ float PanelUnscaled(PanelFormat format, const std::byte* panel, std::int64_t inp
                 sizeof(value));
     return ToFloat(value);
   }
-  std::uint32_t word;
-  std::memcpy(&word,
-              panel + ScaleBytes(inputs) +
-                  (k / kGroupInputs * kPanelOutputs + n) * static_cast<std::int64_t>(sizeof(word)),
-              sizeof(word));
-  const std::int64_t shift = k % kGroupInputs / 2 * 4 + k % 2 * 16;
-  return kE2m1[word >> shift & 15u];
+  if (format == PanelFormat::kMxfp4) return kE2m1[Mxfp4Code(panel, n, k)];
+  return static_cast<float>(PanelInteger(format, panel, inputs, n, k));
 }
 
 float PanelScale(PanelFormat format, const std::byte* panel, std::int64_t /*inputs*/, int n,
                  std::int64_t block) {
-  if (format == PanelFormat::kBf16) return 1.0f;
-  return E8m0Value(reinterpret_cast<const std::uint8_t*>(panel)[block * kPanelOutputs + n]);
+  switch (format) {
+    case PanelFormat::kMxfp4:
+      return E8m0Value(std::to_integer<std::uint8_t>(panel[Mxfp4::Scales(block) + n]));
+    case PanelFormat::kInt8: {
+      Bf16 scale;
+      std::memcpy(&scale,
+                  panel + Int8::Scales(block) + n * static_cast<std::int64_t>(sizeof(scale)),
+                  sizeof(scale));
+      return ToFloat(scale);
+    }
+    case PanelFormat::kBf16:
+      break;
+  }
+  return 1.0f;
 }
 
 float PanelElement(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n,

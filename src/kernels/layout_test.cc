@@ -30,6 +30,10 @@ TEST(PanelBytes, AreWholeCacheLinesOfPaddedInputs) {
   EXPECT_EQ(PanelBytes(PanelFormat::kMxfp4, 128), 64 + 1024);
   EXPECT_EQ(PanelBytes(PanelFormat::kMxfp4, 160), 128 + 1280);
   EXPECT_EQ(PanelBytes(PanelFormat::kMxfp4, 3584), 112 * 16 + 1792 * 16);
+  EXPECT_EQ(PanelBytes(PanelFormat::kInt8, 1), 64 + 512);
+  EXPECT_EQ(PanelBytes(PanelFormat::kInt8, 33), 64 + 1024);
+  EXPECT_EQ(PanelBytes(PanelFormat::kInt8, 65), 128 + 1536);
+  EXPECT_EQ(PanelBytes(PanelFormat::kInt8, 7168), 7168 * 17);
 }
 
 TEST(PackPanelBf16, PairsOfInputsLieNextToEachOther) {
@@ -101,9 +105,28 @@ TEST(PackPanelMxfp4, LowNibbleIsTheEvenInput) {
   EXPECT_EQ(element(3), -1.0f);
   EXPECT_EQ(element(30), 0.0f);
   EXPECT_EQ(element(31), 6.0f);
-  // Pairs 0, 1 of output 0: even codes 2, a in the low half, odd codes 7, 9 in the high half.
-  const std::uint8_t expected[] = {0xa2, 0x00, 0x97, 0x00};
+  // The first word of output 0: inputs 0 to 3 in the low nibbles of its bytes.
+  const std::uint8_t expected[] = {0x02, 0x07, 0x0a, 0x09};
   for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(panel[64 + i], expected[i]) << i;
+  // The last one: inputs 28 to 31 in the high nibbles, 31 in byte 3.
+  EXPECT_EQ(panel[64 + 3 * 64 + 3], 0x50);
+}
+
+TEST(PackPanelMxfp4, ScalesLieBeforeTheirFourBlocks) {
+  constexpr std::int64_t kInputs = 160;
+  std::vector<std::uint8_t> codes(16 * kInputs / 2);
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i % 80 / 16);
+  std::vector<std::uint8_t> scales(16 * 5);
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::uint8_t>(1 + i);
+  Buffer<std::uint8_t> panel(PanelBytes(PanelFormat::kMxfp4, kInputs));
+  PackPanelMxfp4(codes.data(), kInputs / 2, scales.data(), 5, 16, kInputs,
+                 reinterpret_cast<std::byte*>(panel.data()));
+  EXPECT_EQ(panel[0], 1);              // output 0, block 0
+  EXPECT_EQ(panel[1], 6);              // output 1, block 0
+  EXPECT_EQ(panel[16], 2);             // output 0, block 1
+  EXPECT_EQ(panel[64 + 1024], 5);      // output 0, block 4
+  EXPECT_EQ(panel[64 + 1023], 0x00);   // odd inputs of block 3
+  EXPECT_EQ(panel[128 + 1024], 0x44);  // codes of block 4
 }
 
 TEST(PackPanelMxfp4, ElementsPaddingAndCanariesAreRight) {
@@ -137,6 +160,80 @@ TEST(PackPanelMxfp4, ElementsPaddingAndCanariesAreRight) {
         }
       }
     }
+  }
+}
+
+TEST(PackPanelInt8, CodesAreRoundedMultiplesOfTheScale) {
+  Bf16 source[32] = {};
+  source[0] = ToBf16(-127.0f);
+  source[1] = ToBf16(0.5f);
+  source[2] = ToBf16(1.5f);
+  source[3] = ToBf16(-2.5f);
+  source[31] = ToBf16(64.0f);
+  Buffer<std::uint8_t> panel(PanelBytes(PanelFormat::kInt8, 32));
+  auto* data = reinterpret_cast<std::byte*>(panel.data());
+  ASSERT_TRUE(PackPanelInt8(source, 32, 1, 32, data));
+  const auto integer = [&](std::int64_t k) {
+    return PanelInteger(PanelFormat::kInt8, data, 32, 0, k);
+  };
+  EXPECT_EQ(PanelScale(PanelFormat::kInt8, data, 32, 0, 0), 1.0f);
+  EXPECT_EQ(integer(0), -127);
+  EXPECT_EQ(integer(1), 0);  // ties to even
+  EXPECT_EQ(integer(2), 2);
+  EXPECT_EQ(integer(3), -2);
+  EXPECT_EQ(integer(31), 64);
+  EXPECT_EQ(panel[64], 1);                 // output 0, input 0: -127 + 128
+  EXPECT_EQ(panel[64 + 2], 130);           // input 2
+  EXPECT_EQ(panel[64 + 7 * 64 + 3], 192);  // input 31
+  EXPECT_EQ(panel[64 + 4], 128);           // output 1 does not exist
+}
+
+TEST(PackPanelInt8, ElementsAreWithinHalfAStepAndPaddingIsZero) {
+  for (const std::int64_t outputs : {1, 7, 16}) {
+    for (const std::int64_t inputs : {1, 31, 32, 33, 64, 100}) {
+      SCOPED_TRACE(std::to_string(outputs) + " x " + std::to_string(inputs));
+      Random random(7);
+      const std::int64_t stride = inputs + 3;
+      std::vector<Bf16> source(static_cast<std::size_t>(outputs * stride));
+      for (std::size_t i = 0; i < source.size(); ++i) {
+        source[i] = ToBf16(std::ldexp(random.Normal(), static_cast<int>(i % 7) * 20 - 60));
+      }
+      Buffer<std::uint8_t> panel(PanelBytes(PanelFormat::kInt8, inputs));
+      auto* data = reinterpret_cast<std::byte*>(panel.data());
+      ASSERT_TRUE(PackPanelInt8(source.data(), stride, outputs, inputs, data));
+      EXPECT_TRUE(panel.CanariesIntact());
+      for (int n = 0; n < kPanelOutputs; ++n) {
+        for (std::int64_t k = 0; k < PaddedInputs(inputs); ++k) {
+          const bool exists = n < outputs && k < inputs;
+          const float expected =
+              exists ? ToFloat(source[static_cast<std::size_t>(n * stride + k)]) : 0.0f;
+          const float scale = PanelScale(PanelFormat::kInt8, data, inputs, n, k / 32);
+          const float actual = PanelElement(PanelFormat::kInt8, data, inputs, n, k);
+          // The largest may be cut: 127.5 steps are possible, the scale being rounded to bf16.
+          ASSERT_LE(std::fabs(actual - expected), 0.501f * scale) << n << ", " << k;
+          ASSERT_LE(std::abs(PanelInteger(PanelFormat::kInt8, data, inputs, n, k)), kInt8Max);
+        }
+      }
+    }
+  }
+}
+
+TEST(PackPanelInt8, ExtremesOfBf16AreKeptAndTheUnusableRefused) {
+  std::vector<Bf16> source(32);
+  std::vector<std::byte> panel(static_cast<std::size_t>(PanelBytes(PanelFormat::kInt8, 32)));
+  const auto element = [&](std::uint16_t bits) {
+    source[5].bits = bits;
+    EXPECT_TRUE(PackPanelInt8(source.data(), 32, 1, 32, panel.data()));
+    return PanelElement(PanelFormat::kInt8, panel.data(), 32, 0, 5);
+  };
+  EXPECT_NEAR(element(0x7f7f), 0x1.fep+127f, 0x1p+120f);
+  EXPECT_NEAR(element(0xff7f), -0x1.fep+127f, 0x1p+120f);
+  EXPECT_EQ(element(0x0080), 0.0f);  // 2^-126: the scale would be denormal
+  EXPECT_EQ(element(0x8001), 0.0f);
+  EXPECT_GT(element(0x0480), 0.0f);  // 2^-118
+  for (const int bits : {0x7f80, 0xff80, 0x7fc0, 0xffff}) {
+    source[5].bits = static_cast<std::uint16_t>(bits);
+    EXPECT_FALSE(PackPanelInt8(source.data(), 32, 1, 32, panel.data())) << bits;
   }
 }
 

@@ -12,9 +12,9 @@ using test::Buffer;
 using test::Random;
 using test::SameBits;
 
-const char* FormatName(PanelFormat format) {
-  return format == PanelFormat::kBf16 ? "bf16" : "mxfp4";
-}
+const PanelFormat kFormats[] = {PanelFormat::kBf16, PanelFormat::kMxfp4, PanelFormat::kInt8};
+
+std::string FormatName(PanelFormat format) { return std::string(PanelFormatName(format)); }
 
 struct Weights {
   PanelFormat format;
@@ -24,7 +24,8 @@ struct Weights {
   std::byte* panels;
 };
 
-/// Random panels. MXFP4 scales stay near 1 unless `wild`, bf16 values of every exponent if it is.
+/// Random panels. MXFP4 scales stay near 1 unless `wild`, bf16 values (and those that int8 codes
+/// come from) of every exponent if it is.
 Weights MakeWeights(PanelFormat format, std::int64_t num_panels, std::int64_t inputs,
                     Random& random, bool wild = false) {
   Weights w{format, num_panels, inputs, {}, nullptr};
@@ -36,10 +37,23 @@ Weights MakeWeights(PanelFormat format, std::int64_t num_panels, std::int64_t in
     // The last panel lacks some outputs.
     const std::int64_t outputs = p + 1 == num_panels ? 13 : kPanelOutputs;
     std::byte* panel = w.panels + p * panel_bytes;
-    if (format == PanelFormat::kBf16) {
+    if (format != PanelFormat::kMxfp4) {
       std::vector<Bf16> source(static_cast<std::size_t>(outputs * inputs));
-      for (Bf16& value : source) value = ToBf16(wild ? random.AnyFinite() : random.Normal());
-      PackPanelBf16(source.data(), inputs, 1, outputs, inputs, panel);
+      for (std::size_t i = 0; i < source.size(); ++i) {
+        float value = wild ? random.AnyFinite() : random.Normal();
+        // For int8 an exponent per group: of free ones the largest would leave nothing of the rest.
+        const auto group =
+            static_cast<std::int64_t>(i) % inputs / 32 + static_cast<std::int64_t>(i) / inputs;
+        if (wild && format == PanelFormat::kInt8) {
+          value = std::ldexp(random.Unit(), static_cast<int>(group * 37 % 252) - 124);
+        }
+        source[i] = ToBf16(value);
+      }
+      if (format == PanelFormat::kBf16) {
+        PackPanelBf16(source.data(), inputs, 1, outputs, inputs, panel);
+      } else {
+        EXPECT_TRUE(PackPanelInt8(source.data(), inputs, outputs, inputs, panel));
+      }
     } else {
       std::vector<std::uint8_t> codes(static_cast<std::size_t>(outputs * inputs / 2));
       std::vector<std::uint8_t> scales(static_cast<std::size_t>(outputs * inputs / 32));
@@ -87,7 +101,7 @@ struct MatmulCase {
 };
 
 template <typename X>
-void ExpectMatchesReference(void (*matmul)(const MatmulArgs<X>&), DotOrder order,
+void ExpectMatchesReference(void (*matmul)(const MatmulArgs<X>&), DotNumerics numerics,
                             const MatmulCase<X>& c, bool gather) {
   const std::int64_t outputs = c.w.num_panels * kPanelOutputs;
   const std::int64_t stride = outputs + 5;
@@ -96,7 +110,7 @@ void ExpectMatchesReference(void (*matmul)(const MatmulArgs<X>&), DotOrder order
   Buffer<float> expected(acc);
   Buffer<float> scratch(MatmulScratchFloats(c.w.inputs));
   matmul(c.Args(gather, acc.data(), stride, scratch.data()));
-  reference::Matmul<X>(c.Args(gather, expected.data(), stride, nullptr), c.w.format, order);
+  reference::Matmul<X>(c.Args(gather, expected.data(), stride, nullptr), c.w.format, numerics);
   EXPECT_TRUE(SameBits(acc, expected));
   EXPECT_TRUE(acc.CanariesIntact());
   EXPECT_TRUE(scratch.CanariesIntact());
@@ -125,9 +139,9 @@ TEST_P(MatmulTest, EveryShapeMatchesReference) {
       const std::int64_t panels = 1 + rows % 3;
       const Weights weights = MakeWeights(format(), panels, inputs, random);
       const bool gather = rows % 2 == 0;
-      ExpectMatchesReference<Bf16>(kernels.matmul[f], kernels.dot_order,
+      ExpectMatchesReference<Bf16>(kernels.matmul[f], kernels.numerics,
                                    {weights, rows, rows % 4, random}, gather);
-      ExpectMatchesReference<float>(kernels.matmul_float[f], DotOrder::kSplitPairs,
+      ExpectMatchesReference<float>(kernels.matmul_float[f], DotNumerics{},
                                     {weights, rows, rows % 4, random}, gather);
     }
   }
@@ -142,9 +156,9 @@ TEST_P(MatmulTest, ValuesOfEveryExponentMatchReference) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed);
     const Weights weights = MakeWeights(format(), 2, 96, random, true);
-    ExpectMatchesReference<Bf16>(kernels.matmul[f], kernels.dot_order,
-                                 {weights, 3, 0, random, true}, false);
-    ExpectMatchesReference<float>(kernels.matmul_float[f], DotOrder::kSplitPairs,
+    ExpectMatchesReference<Bf16>(kernels.matmul[f], kernels.numerics, {weights, 3, 0, random, true},
+                                 false);
+    ExpectMatchesReference<float>(kernels.matmul_float[f], DotNumerics{},
                                   {weights, 3, 0, random, true}, false);
   }
 }
@@ -163,7 +177,67 @@ TEST_P(MatmulTest, ProductsNearUnderflowMatchReference) {
       const float tiny = std::ldexp(random.Unit(), -118 - static_cast<int>(random.Below(14)));
       if (!test::IsNan(c.x[i])) c.x[i] = ToBf16(tiny);
     }
-    ExpectMatchesReference<Bf16>(kernels.matmul[f], kernels.dot_order, c, false);
+    ExpectMatchesReference<Bf16>(kernels.matmul[f], kernels.numerics, c, false);
+  }
+}
+
+// The largest integers everywhere, with both signs of activations and weights: no sum may wrap.
+TEST_P(MatmulTest, LargestMagnitudesMatchReference) {
+  MEGALITH_SKIP_IF_UNSUPPORTED(isa());
+  const auto& kernels = Bf16Kernels(isa());
+  const int f = static_cast<int>(format());
+  Random random(1);
+  Weights weights = MakeWeights(format(), 2, 96, random);
+  for (const bool negative : {false, true}) {
+    for (std::int64_t p = 0; p < weights.num_panels; ++p) {
+      std::byte* panel = weights.panels + p * PanelBytes(format(), 96);
+      if (format() == PanelFormat::kMxfp4) {
+        const std::vector<std::uint8_t> codes(16 * 48, negative ? 0xff : 0x77);
+        const std::vector<std::uint8_t> scales(16 * 3, 127);
+        PackPanelMxfp4(codes.data(), 48, scales.data(), 3, 16, 96, panel);
+      } else {
+        const std::vector<Bf16> source(16 * 96, ToBf16(negative ? -1.0f : 1.0f));
+        if (format() == PanelFormat::kInt8) {
+          ASSERT_TRUE(PackPanelInt8(source.data(), 96, 16, 96, panel));
+        } else {
+          PackPanelBf16(source.data(), 96, 1, 16, 96, panel);
+        }
+      }
+    }
+    // 0x3ffe is the largest integer, 0x3fff the significand that takes the next exponent; 0x3f81
+    // and 0x3fc1 have low limbs of both signs.
+    for (const int bits : {0x3ffe, 0x3fff, 0x3f81, 0x3fc1, 0xbffe, 0xbfff, 0xbf81}) {
+      MatmulCase<Bf16> c(weights, 8, 0, random);
+      for (std::int64_t i = 0; i < c.x.size(); ++i) c.x[i].bits = static_cast<std::uint16_t>(bits);
+      ExpectMatchesReference<Bf16>(kernels.matmul[f], kernels.numerics, c, false);
+    }
+  }
+}
+
+// Whatever the weights, a row with a NaN or an infinity has no finite output, and no other row
+// knows of it.
+TEST_P(MatmulTest, ActivationsThatAreNotFiniteShowInEveryOutputOfTheirRow) {
+  MEGALITH_SKIP_IF_UNSUPPORTED(isa());
+  const auto& kernels = Bf16Kernels(isa());
+  const auto matmul = kernels.matmul[static_cast<int>(format())];
+  constexpr std::int64_t kInputs = 96;
+  for (const int bits : {0x7f80, 0xff80, 0x7fc0, 0xffff, 0x7f81}) {
+    Random random(static_cast<std::uint64_t>(bits));
+    const Weights weights = MakeWeights(format(), 2, kInputs, random);
+    const std::int64_t outputs = weights.num_panels * kPanelOutputs;
+    MatmulCase<Bf16> c(weights, 3, 0, random);
+    Buffer<float> scratch(MatmulScratchFloats(kInputs));
+    Buffer<float> before(3 * outputs);
+    matmul(c.Args(false, before.data(), outputs, scratch.data()));
+    c.x[c.x_stride + 40].bits = static_cast<std::uint16_t>(bits);
+    ExpectMatchesReference<Bf16>(matmul, kernels.numerics, c, false);
+    Buffer<float> after(3 * outputs);
+    matmul(c.Args(false, after.data(), outputs, scratch.data()));
+    EXPECT_TRUE(SameBits(after.data(), before.data(), outputs));
+    EXPECT_TRUE(SameBits(after.data() + 2 * outputs, before.data() + 2 * outputs, outputs));
+    for (std::int64_t n = 0; n < outputs; ++n) {
+      EXPECT_FALSE(std::isfinite(after[outputs + n])) << "bits " << bits << " output " << n;
+    }
   }
 }
 
@@ -193,8 +267,7 @@ TEST_P(MatmulTest, BitsOfARowDoNotDependOnTheOtherRows) {
 
 INSTANTIATE_TEST_SUITE_P(Paths, MatmulTest,
                          ::testing::Combine(::testing::ValuesIn(test::kAllIsas),
-                                            ::testing::Values(PanelFormat::kBf16,
-                                                              PanelFormat::kMxfp4)),
+                                            ::testing::ValuesIn(kFormats)),
                          [](const auto& param_info) {
                            return std::string(IsaName(std::get<0>(param_info.param))) + "_" +
                                   FormatName(std::get<1>(param_info.param));
@@ -211,46 +284,56 @@ TEST_P(Float32MatmulTest, EveryRowCountMatchesReference) {
     Random random(static_cast<std::uint64_t>(rows));
     const Weights weights = MakeWeights(GetParam(), 2, 96, random);
     ExpectMatchesReference<float>(Float32Kernels().matmul[static_cast<int>(GetParam())],
-                                  Float32Kernels().dot_order, {weights, rows, 1, random}, true);
+                                  Float32Kernels().numerics, {weights, rows, 1, random}, true);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Float32MatmulTest,
-                         ::testing::Values(PanelFormat::kBf16, PanelFormat::kMxfp4),
+INSTANTIATE_TEST_SUITE_P(Formats, Float32MatmulTest, ::testing::ValuesIn(kFormats),
                          [](const auto& param_info) { return FormatName(param_info.param); });
 
-// Against double sums. Each block chain has 16 (split) or 32 (joined) additions, then one per
-// block: every addition loses at most half an ulp of a partial sum, which is below sum |w x|.
-class MatmulAccuracyTest : public ::testing::TestWithParam<std::tuple<PanelFormat, DotOrder>> {
+// Against double sums. Float chains have 16 (split) or 32 (joined) additions per block, then one
+// per block; fixed point rounds a block's sum three times (once with MXFP4: powers of two), then
+// once more for the addition. Every operation loses at most half an ulp of a partial sum, which is
+// below sum |w x|. Fixed point moves an activation by at most 2^-15 of the block's power of two,
+// which is at most 256 / 255 of its largest magnitude.
+class MatmulAccuracyTest : public ::testing::TestWithParam<std::tuple<PanelFormat, DotNumerics>> {
  protected:
   ScopedFlushDenormals flush_;
 };
 
-TEST_P(MatmulAccuracyTest, ReferenceIsWithinTheBoundOfItsAdditions) {
-  const auto [format, order] = GetParam();
+TEST_P(MatmulAccuracyTest, ReferenceIsWithinTheBoundOfItsOperations) {
+  const auto [format, numerics] = GetParam();
   constexpr std::int64_t kInputs = 1024;
   Random random(11);
   const Weights weights = MakeWeights(format, 2, kInputs, random);
   const MatmulCase<Bf16> c(weights, 3, 0, random);
   const std::int64_t outputs = weights.num_panels * kPanelOutputs;
+  const bool fixed = IsQuantized(format) && numerics.quantized == QuantizedDot::kFixedPoint;
   Buffer<float> acc(3 * outputs);
-  reference::Matmul<Bf16>(c.Args(false, acc.data(), outputs, nullptr), format, order);
+  reference::Matmul<Bf16>(c.Args(false, acc.data(), outputs, nullptr), format, numerics);
   double used = 0.0;
   for (std::int64_t r = 0; r < 3; ++r) {
     for (std::int64_t o = 0; o < outputs; ++o) {
       double exact = 0.0;
       double magnitude = 0.0;
-      for (std::int64_t k = 0; k < kInputs; ++k) {
-        const std::byte* panel = weights.panels + o / kPanelOutputs * PanelBytes(format, kInputs);
-        const double product =
-            static_cast<double>(
-                PanelElement(format, panel, kInputs, static_cast<int>(o % kPanelOutputs), k)) *
-            static_cast<double>(ToFloat(c.x[r * c.x_stride + k]));
-        exact += product;
-        magnitude += std::fabs(product);
+      double moved = 0.0;
+      for (std::int64_t begin = 0; begin < kInputs; begin += kBlockInputs) {
+        double largest = 0.0;
+        double weight_sum = 0.0;
+        for (std::int64_t k = begin; k < begin + kBlockInputs; ++k) {
+          const std::byte* panel = weights.panels + o / kPanelOutputs * PanelBytes(format, kInputs);
+          const auto w = static_cast<double>(
+              PanelElement(format, panel, kInputs, static_cast<int>(o % kPanelOutputs), k));
+          const auto x = static_cast<double>(ToFloat(c.x[r * c.x_stride + k]));
+          exact += w * x;
+          magnitude += std::fabs(w * x);
+          weight_sum += std::fabs(w);
+          largest = std::max(largest, std::fabs(x));
+        }
+        if (fixed) moved += 0x1p-15 * 256.0 / 255.0 * largest * weight_sum;
       }
-      const double additions = 33.0 + kInputs / 32;
-      const double bound = additions * 0x1p-24 * magnitude;
+      const double operations = 33.0 + kInputs / 32;
+      const double bound = operations * 0x1p-24 * (magnitude + moved) + moved;
       const double error = std::fabs(static_cast<double>(acc[r * outputs + o]) - exact);
       EXPECT_LE(error, bound) << "row " << r << " output " << o;
       if (bound > 0.0) used = std::max(used, error / bound);
@@ -260,12 +343,17 @@ TEST_P(MatmulAccuracyTest, ReferenceIsWithinTheBoundOfItsAdditions) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Orders, MatmulAccuracyTest,
-    ::testing::Combine(::testing::Values(PanelFormat::kBf16, PanelFormat::kMxfp4),
-                       ::testing::Values(DotOrder::kSplitPairs, DotOrder::kJoinedPairs)),
+    Numerics, MatmulAccuracyTest,
+    ::testing::Combine(
+        ::testing::ValuesIn(kFormats),
+        ::testing::Values(DotNumerics{DotOrder::kSplitPairs, QuantizedDot::kFixedPoint},
+                          DotNumerics{DotOrder::kSplitPairs, QuantizedDot::kFloatChains},
+                          DotNumerics{DotOrder::kJoinedPairs, QuantizedDot::kFloatChains})),
     [](const auto& param_info) {
-      return std::string(FormatName(std::get<0>(param_info.param))) +
-             (std::get<1>(param_info.param) == DotOrder::kSplitPairs ? "_split" : "_joined");
+      const DotNumerics numerics = std::get<1>(param_info.param);
+      return FormatName(std::get<0>(param_info.param)) +
+             (numerics.order == DotOrder::kSplitPairs ? "_split" : "_joined") +
+             (numerics.quantized == QuantizedDot::kFixedPoint ? "_fixed" : "_float");
     });
 
 }  // namespace

@@ -13,9 +13,15 @@
 //    bf16 x bf16 products are exact in float, so fusing saves no rounding: it only keeps products
 //    outside float's range. With float inputs products are rounded first: multiply, then add (never
 //    fused), in kSplitPairs order.
-//    MXFP4: a block is one scale group. The chains run on the unscaled E2M1 values and the scale is
-//    applied once per block, acc = acc + sum * 2^(s - 127), multiply then add. While nothing leaves
-//    float's range these are the bits that scaled weights give.
+//    Quantised weights (MXFP4, int8: a block is one scale group) times bf16 activations are exact
+//    integers (kFixedPoint): ToFixedPoint turns the block of activations into 16-bit integers with
+//    one power of two, the weights are integers by themselves (twice the E2M1 value; the int8
+//    code), their dot product fits in 32 bits in any order of additions, and
+//    acc = acc + (float(sum) * x_scale) * w_scale, with one rounding each for the conversion, the
+//    two products and the sum. x_scale holds the half of E2M1.
+//    kFloatChains is the other definition: the chains above run on the unscaled weights (E2M1
+//    values; int8 codes), then acc = acc + sum * w_scale, multiply then add. It holds for float
+//    activations, which have no fixed-point form.
 // 2. Sums over a vector (norms, softmax, attention scores) use 16 lanes: lane j adds elements
 //    j, j + 16, ... in order; then lanes fold 8, 4, 2, 1 apart. Elements beyond the end count as
 //    +0. A sum over two vectors continues in the same lanes: first the one padded to 16, then the
@@ -28,6 +34,7 @@
 
 #include <bit>
 #include <cmath>
+#include <compare>
 #include <cstdint>
 #include <limits>
 
@@ -37,10 +44,18 @@
 namespace megalith::kernels {
 
 inline constexpr int kLanes = 16;
-inline constexpr int kBlockInputs = 32;   ///< inputs per dot-product block and per MXFP4 scale
+inline constexpr int kBlockInputs = 32;   ///< inputs per dot-product block and per weight scale
 inline constexpr int kPanelOutputs = 16;  ///< outputs per packed panel
 
 enum class DotOrder : std::uint8_t { kSplitPairs, kJoinedPairs };
+enum class QuantizedDot : std::uint8_t { kFixedPoint, kFloatChains };
+
+/// What rule 1 leaves to the instruction-set path.
+struct DotNumerics {
+  DotOrder order = DotOrder::kSplitPairs;
+  QuantizedDot quantized = QuantizedDot::kFixedPoint;
+  friend auto operator<=>(const DotNumerics&, const DotNumerics&) = default;
+};
 
 /// a * b + c with one rounding, for factors whose product has at most 24 significant bits (bf16 x
 /// bf16). Computed in double: the product is exact there, and where the double sum is inexact one
@@ -49,6 +64,59 @@ enum class DotOrder : std::uint8_t { kSplitPairs, kJoinedPairs };
 inline float FusedMultiplyAdd(float a, float b, float c) {
   return static_cast<float>(static_cast<double>(a) * static_cast<double>(b) +
                             static_cast<double>(c));
+}
+
+/// x to the nearest integer, ties to even, |x| < 2^22: the sum with 1.5 * 2^23 has it in its low
+/// bits.
+inline std::int32_t RoundToInteger(float x) {
+  constexpr float kShift = 0x1.8p+23f;
+  return std::bit_cast<std::int32_t>(x + kShift) - std::bit_cast<std::int32_t>(kShift);
+}
+
+/// 32 activations as x[k] = value[k] * 2^(exponent - 141), rounded to nearest even.
+struct FixedPointBlock {
+  std::int16_t value[kBlockInputs];
+  std::int32_t exponent;
+  bool finite;
+};
+
+/// Largest |value|. 32640 would be the most that 16 bits hold of 8 significant ones; an all-ones
+/// significand takes the next exponent instead, so that value = 256 high + low with both limbs in
+/// -128 .. 127.
+inline constexpr int kFixedPointMax = 32512;
+/// Exponent fields below this one count as it: the scale of a block stays a normal number. What is
+/// below 2^-126, denormals among it, becomes zero.
+inline constexpr std::int32_t kFixedPointMinExponent = 16;
+
+/// The first `count` elements (the others count as zero). The exponent is that of the block's
+/// largest magnitude plus one unit of its last place: elements down to 2^-7 of that power of two
+/// are exact, smaller ones are rounded by at most 2^-15 of it. A block with a NaN or an infinity
+/// is not finite and has no values: its scale is NaN, which every output of the row shows.
+inline FixedPointBlock ToFixedPoint(const Bf16* x, std::int64_t count) {
+  FixedPointBlock block{};
+  std::uint32_t largest = 0;
+  for (std::int64_t k = 0; k < count; ++k) {
+    const std::uint32_t magnitude = x[k].bits & 0x7fffu;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  block.finite = largest < 0x7f80u;
+  block.exponent = static_cast<std::int32_t>((largest + 1) >> 7);
+  if (block.exponent < kFixedPointMinExponent) block.exponent = kFixedPointMinExponent;
+  if (!block.finite) return block;
+  const float to_integer =
+      std::bit_cast<float>(static_cast<std::uint32_t>(268 - block.exponent) << 23);
+  for (std::int64_t k = 0; k < count; ++k) {
+    block.value[k] = static_cast<std::int16_t>(RoundToInteger(ToFloat(x[k]) * to_integer));
+  }
+  return block;
+}
+
+/// What a unit of value[k] times a unit of the weight is worth: 2^(exponent - 141), halved for
+/// weights that are stored doubled; NaN if the block is not finite.
+inline float FixedPointScale(std::int32_t exponent, bool finite, bool doubled_weights) {
+  if (!finite) return std::numeric_limits<float>::quiet_NaN();
+  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent - (doubled_weights ? 15 : 14))
+                              << 23);
 }
 
 /// 2^(s - 127) for the E8M0 bytes 1..254. Loaders reject 0 and 255, which are outside float's

@@ -241,5 +241,59 @@ TEST_P(VectorMathTest, EqualsTheDefinitionsForValuesOfEveryExponent) {
 INSTANTIATE_TEST_SUITE_P(Paths, VectorMathTest, ::testing::ValuesIn(test::kAllIsas),
                          test::IsaTestName);
 
+TEST(ToFixedPoint, LargestMagnitudeSetsTheUnit) {
+  Bf16 x[kBlockInputs] = {};
+  x[0] = ToBf16(1.0f);
+  x[1] = ToBf16(-0.5f);
+  x[2] = ToBf16(0x1.02p-7f);  // the last place of the smallest exact power
+  x[3] = ToBf16(0x1.02p-8f);  // 2^-15 and a half of 2^-14: to even
+  x[4] = ToBf16(0x1.06p-8f);
+  x[31] = ToBf16(-1.9921875f);  // 1 + 127 / 128 would not fit two limbs
+  FixedPointBlock block = ToFixedPoint(x, kBlockInputs);
+  EXPECT_TRUE(block.finite);
+  EXPECT_EQ(block.exponent, 128);  // unit 2^-13
+  EXPECT_EQ(block.value[0], 8192);
+  EXPECT_EQ(block.value[31], -16320);
+  x[31] = ToBf16(-1.984375f);
+  block = ToFixedPoint(x, kBlockInputs);
+  EXPECT_EQ(block.exponent, 127);  // unit 2^-14
+  EXPECT_EQ(block.value[0], 16384);
+  EXPECT_EQ(block.value[1], -8192);
+  EXPECT_EQ(block.value[2], 129);
+  EXPECT_EQ(block.value[3], 64);
+  EXPECT_EQ(block.value[4], 66);
+  EXPECT_EQ(block.value[31], -kFixedPointMax);
+  EXPECT_EQ(FixedPointScale(127, true, false), 0x1p-14f);
+  EXPECT_EQ(FixedPointScale(127, true, true), 0x1p-15f);
+}
+
+TEST(ToFixedPoint, EveryFiniteValueFitsTwoSignedLimbsAndIsExactWhenAlone) {
+  const ScopedFlushDenormals flush;
+  for (std::uint32_t bits = 0; bits < 0x10000u; ++bits) {
+    const Bf16 x{static_cast<std::uint16_t>(bits)};
+    const FixedPointBlock block = ToFixedPoint(&x, 1);
+    const float value = ToFloat(x);
+    ASSERT_EQ(block.finite, std::isfinite(value)) << bits;
+    const float scale = FixedPointScale(block.exponent, block.finite, true);
+    if (!block.finite) {
+      ASSERT_TRUE(test::IsNan(scale)) << bits;
+      continue;
+    }
+    ASSERT_LE(std::abs(block.value[0]), kFixedPointMax) << bits;
+    const int low = static_cast<std::int8_t>(block.value[0] & 0xff);
+    const int high = (block.value[0] - low) / 256;
+    ASSERT_TRUE(high >= -128 && high <= 127) << bits;
+    ASSERT_TRUE(std::isnormal(scale)) << bits;
+    // Exact from the smallest exponent on; below, within half a unit.
+    const double back = 2.0 * static_cast<double>(scale) * block.value[0];
+    const double expected = std::isnormal(value) ? static_cast<double>(value) : 0.0;
+    if (std::fabs(value) >= 0x1p-118f) {
+      ASSERT_EQ(back, expected) << bits;
+    } else {
+      ASSERT_LE(std::fabs(back - expected), 0x1p-126) << bits;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megalith::kernels

@@ -21,7 +21,7 @@ template <typename Act>
 struct Step {
   const InstructionView& view;
   DeviceMemory& device;
-  kernels::DotOrder dot_order;
+  kernels::DotNumerics numerics;
 
   const program::Instruction& instruction() const { return view.instruction; }
   const StepRows& rows() const { return device.rows(); }
@@ -115,7 +115,7 @@ void MultiplyRow(const Step<Act>& step, std::int64_t expert, const X* x, std::ve
   args.rows = 1;
   args.acc = acc->data();
   args.acc_stride = tile.num_panels * kernels::kPanelOutputs;
-  scalar::Matmul<X>(args, step.view.Format(), step.dot_order);
+  scalar::Matmul<X>(args, step.view.Format(), step.numerics);
 }
 
 template <typename Act>
@@ -366,8 +366,8 @@ void ExpertDown(const Step<Act>& step) {
 }  // namespace
 
 template <typename Act>
-Status Execute(const InstructionView& view, DeviceMemory* device, kernels::DotOrder dot_order) {
-  const Step<Act> step{view, *device, dot_order};
+Status Execute(const InstructionView& view, DeviceMemory* device, kernels::DotNumerics numerics) {
+  const Step<Act> step{view, *device, numerics};
   switch (view.instruction.opcode) {
     case Opcode::kWait:
     case Opcode::kStepBegin:
@@ -412,7 +412,7 @@ Status Execute(const InstructionView& view, DeviceMemory* device, kernels::DotOr
               static_cast<int>(view.instruction.opcode));
 }
 
-template Status Execute<Bf16>(const InstructionView&, DeviceMemory*, kernels::DotOrder);
-template Status Execute<float>(const InstructionView&, DeviceMemory*, kernels::DotOrder);
+template Status Execute<Bf16>(const InstructionView&, DeviceMemory*, kernels::DotNumerics);
+template Status Execute<float>(const InstructionView&, DeviceMemory*, kernels::DotNumerics);
 
 }  // namespace megalith::exec::reference

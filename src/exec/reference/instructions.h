@@ -8,6 +8,6 @@ namespace megalith::exec::reference {
 
 /// Does what one instruction says, apart from waiting and signalling. Act is the activation type.
 template <typename Act>
-Status Execute(const InstructionView& view, DeviceMemory* device, kernels::DotOrder dot_order);
+Status Execute(const InstructionView& view, DeviceMemory* device, kernels::DotNumerics numerics);
 
 }  // namespace megalith::exec::reference

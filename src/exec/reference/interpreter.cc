@@ -64,7 +64,7 @@ class Interpreter : public Executor {
   std::string Describe() const override {
     return fmt::format(
         "reference interpreter, {} workers in turn, {}", memory_->program(0)->num_workers,
-        options_.dot_order == kernels::DotOrder::kSplitPairs ? "split pairs" : "joined pairs");
+        options_.numerics.order == kernels::DotOrder::kSplitPairs ? "split pairs" : "joined pairs");
   }
 
  private:
@@ -112,7 +112,7 @@ class Interpreter : public Executor {
       }
       const ProgramMemory& memory = memory_->program_memory(index);
       const InstructionView view{program, visit, stream, instruction, worker, memory, weights_};
-      MEGALITH_RETURN_IF_ERROR(reference::Execute<Act>(view, memory_.get(), options_.dot_order));
+      MEGALITH_RETURN_IF_ERROR(reference::Execute<Act>(view, memory_.get(), options_.numerics));
       if (options_.observer &&
           !options_.observer({static_cast<std::int64_t>(position->visit), worker,
                               static_cast<std::int64_t>(position->instruction), memory})) {

@@ -30,8 +30,8 @@ struct InstructionEvent {
 using InstructionObserver = std::function<bool(const InstructionEvent&)>;
 
 struct ReferenceOptions {
-  /// Of bf16 x bf16 dot products; the order of the instruction-set path to compare with.
-  kernels::DotOrder dot_order = kernels::DotOrder::kSplitPairs;
+  /// Of dot products with bf16 activations; those of the instruction-set path to compare with.
+  kernels::DotNumerics numerics;
   /// 0: workers take turns in order. Else the seed of a random order, another one in every step.
   std::uint64_t interleaving_seed = 0;
   InstructionObserver observer;

@@ -58,7 +58,7 @@ Result<const weights::Checkpoint*> OpenCached(const std::string& directory) {
 std::string Describe(const ExecutorSpec& spec) {
   return fmt::format("{} {} workers {}",
                      spec.reference
-                         ? (spec.dot_order == kernels::DotOrder::kSplitPairs ? "reference split"
+                         ? (spec.numerics.order == kernels::DotOrder::kSplitPairs ? "reference split"
                                                                              : "reference joined")
                          : kernels::IsaName(spec.isa),
                      DTypeName(spec.activation_dtype), spec.num_workers);
@@ -99,7 +99,7 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const ExecutorSpec& spec) {
   MEGALITH_ASSIGN_OR_RETURN(const PackedWeights* weights, Pack(spec));
   if (spec.reference) {
     ReferenceOptions options;
-    options.dot_order = spec.dot_order;
+    options.numerics = spec.numerics;
     options.interleaving_seed = spec.interleaving_seed;
     options.observer = spec.observer;
     return MakeReferenceExecutor(std::move(programs), *weights, std::move(options));

@@ -26,9 +26,9 @@ namespace megalith::exec::testing {
 
 struct ExecutorSpec {
   std::string directory;  ///< of the checkpoint
-  /// The interpreter with the dot order below, or the CPU engine with the path below.
+  /// The interpreter with the numerics below, or the CPU engine with the path below.
   bool reference = false;
-  kernels::DotOrder dot_order = kernels::DotOrder::kSplitPairs;
+  kernels::DotNumerics numerics;
   kernels::Isa isa = kernels::Isa::kPortable;
   DType activation_dtype = DType::kBf16;
   std::int32_t num_workers = 1;

@@ -6,7 +6,12 @@
 #include "kernels/cpu/math-inl.h"
 //
 #include "kernels/cpu/elementwise-inl.h"
+//
+#include MEGALITH_PATH_QUANTIZED
+//
 #include "kernels/cpu/matmul-inl.h"
+//
+#include "kernels/cpu/matmul_fixed-inl.h"
 #include "kernels/cpu/norm-inl.h"
 //
 #ifdef MEGALITH_PATH_JOINED_PAIRS

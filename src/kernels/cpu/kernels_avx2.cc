@@ -12,6 +12,7 @@
 
 #define MEGALITH_PATH avx2
 #define MEGALITH_PATH_ISA kAvx2
+#define MEGALITH_PATH_QUANTIZED "kernels/cpu/quantized_avx2-inl.h"
 #include "kernels/cpu/vec_avx2-inl.h"
 //
 #include "kernels/cpu/kernels-inl.h"

@@ -13,6 +13,7 @@
 
 #define MEGALITH_PATH avx512
 #define MEGALITH_PATH_ISA kAvx512
+#define MEGALITH_PATH_QUANTIZED "kernels/cpu/quantized_avx512-inl.h"
 #include "kernels/cpu/vec_avx512-inl.h"
 //
 #include "kernels/cpu/kernels-inl.h"

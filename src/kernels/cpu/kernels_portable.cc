@@ -2,6 +2,7 @@
 
 #define MEGALITH_PATH portable
 #define MEGALITH_PATH_ISA kPortable
+#define MEGALITH_PATH_QUANTIZED "kernels/cpu/quantized_portable-inl.h"
 #include "kernels/cpu/vec_portable-inl.h"
 //
 #include "kernels/cpu/kernels-inl.h"

@@ -87,4 +87,15 @@ MEGALITH_INLINE void StoreUpTo(Vec v, T* p, std::int64_t n) {
   }
 }
 
+/// Calls function(std::integral_constant<int, 0>), ... up to kCount - 1: shift counts must be
+/// constants, and arrays indexed by constants stay in registers whatever the compiler thinks of
+/// unrolling a loop.
+template <int kCount, int kIndex = 0, typename Function>
+MEGALITH_INLINE void ForEachConstant(Function function) {
+  if constexpr (kIndex < kCount) {
+    function(std::integral_constant<int, kIndex>());
+    ForEachConstant<kCount, kIndex + 1>(function);
+  }
+}
+
 }  // namespace megalith::kernels::MEGALITH_PATH

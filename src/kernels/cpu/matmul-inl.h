@@ -1,56 +1,105 @@
 // Panels times rows. The order of every addition is rule 1 of numerics.h; everything else here
-// (how many rows share a reading of the weights, prefetching) does not touch the bits.
+// (how many rows share a reading of the weights) does not touch the bits.
 
 namespace megalith::kernels::MEGALITH_PATH {
 
+/// Four input pairs of MXFP4, unscaled, in float. A lane at a time: only float activations use it.
+struct Mxfp4Pairs {
+  static constexpr int kPairs = 4;
+  static constexpr std::int64_t kBytes = 64;
+  std::uint32_t words[kLanes];
+
+  explicit Mxfp4Pairs(const std::byte* p) { std::memcpy(words, p, sizeof(words)); }
+  template <int kInput>
+  Vec Input() const {
+    float values[kLanes];
+    for (int n = 0; n < kLanes; ++n) {
+      values[n] = kE2m1[words[n] >> (kInput % 4 * 8 + kInput / 4 * 4) & 15u];
+    }
+    return Load(values);
+  }
+  template <int kPair>
+  PairWeights Pair() const {
+    return {Input<2 * kPair>(), Input<2 * kPair + 1>()};
+  }
+};
+
+/// Two input pairs of int8, as Mxfp4Pairs.
+struct Int8Pairs {
+  static constexpr int kPairs = 2;
+  static constexpr std::int64_t kBytes = 64;
+  std::uint8_t codes[kLanes][4];
+
+  explicit Int8Pairs(const std::byte* p) { std::memcpy(codes, p, sizeof(codes)); }
+  template <int kInput>
+  Vec Input() const {
+    float values[kLanes];
+    for (int n = 0; n < kLanes; ++n) {
+      values[n] = static_cast<float>(codes[n][kInput] - kInt8Offset);
+    }
+    return Load(values);
+  }
+  template <int kPair>
+  PairWeights Pair() const {
+    return {Input<2 * kPair>(), Input<2 * kPair + 1>()};
+  }
+};
+
 /// The weights of one format: where block b of a panel lies and what loads its pairs. A loader has
 /// kPairs and kBytes, reads kBytes on construction and unpacks pair j of them by Pair<j>().
-/// Prefetch(b) requests lines ahead of block b where that has been measured to help: the hardware
-/// follows the dense bf16 stream by itself (0.85 of a plain read of cold memory without requests,
-/// 0.82 with), not the thin one of MXFP4 (14.5 GB/s without, 20 with; one Zen 4 core).
+/// Nothing is prefetched: a panel is one dense stream, which the hardware follows by itself, at 1.0
+/// of a plain read of cold memory; requests 2 to 8 KiB ahead brought 0.6 to 0.9 (one Zen 4 core).
 template <PanelFormat kFormat>
-struct Panel;
+struct Panel {
+  using Layout = QuantizedPanel<kFormat>;
+  using Loaded = std::conditional_t<kFormat == PanelFormat::kMxfp4, Mxfp4Pairs, Int8Pairs>;
+  const std::byte* panel;
+
+  explicit Panel(const std::byte* start) : panel(start) {}
+  const std::byte* Block(std::int64_t b) const { return panel + Layout::Codes(b); }
+  Vec Scales(std::int64_t b) const { return LoadScales<kFormat>(panel + Layout::Scales(b)); }
+  Vec Scaled(Vec sum, std::int64_t b) const { return sum * Scales(b); }
+};
 
 template <>
 struct Panel<PanelFormat::kBf16> {
   using Loaded = Bf16Pair;
   static constexpr std::int64_t kBlockBytes = kBlockInputs / 2 / Loaded::kPairs * Loaded::kBytes;
-  const std::byte* weights;
+  const std::byte* panel;
 
-  Panel(const std::byte* panel, std::int64_t /*blocks*/) : weights(panel) {}
-  const std::byte* Block(std::int64_t b) const { return weights + b * kBlockBytes; }
-  Vec Scaled(Vec sum, std::int64_t /*block*/) const { return sum; }
-  void Prefetch(std::int64_t /*b*/) const {}
+  explicit Panel(const std::byte* start) : panel(start) {}
+  const std::byte* Block(std::int64_t b) const { return panel + b * kBlockBytes; }
+  Vec Scaled(Vec sum, std::int64_t /*b*/) const { return sum; }
 };
 
-template <>
-struct Panel<PanelFormat::kMxfp4> {
-  using Loaded = Mxfp4Pairs;
-  static constexpr std::int64_t kBlockBytes = kBlockInputs / 2 / Loaded::kPairs * Loaded::kBytes;
-  const std::byte* scales;
-  const std::byte* codes;
+/// Calls function(std::integral_constant<int, rows>()), 1 <= rows <= kMatmulRowBlock.
+template <typename Function>
+inline void WithRows(std::int64_t rows, Function function) {
+  static_assert(kMatmulRowBlock == 8);
+  switch (rows) {
+    case 1:
+      return function(std::integral_constant<int, 1>());
+    case 2:
+      return function(std::integral_constant<int, 2>());
+    case 3:
+      return function(std::integral_constant<int, 3>());
+    case 4:
+      return function(std::integral_constant<int, 4>());
+    case 5:
+      return function(std::integral_constant<int, 5>());
+    case 6:
+      return function(std::integral_constant<int, 6>());
+    case 7:
+      return function(std::integral_constant<int, 7>());
+    default:
+      return function(std::integral_constant<int, 8>());
+  }
+}
 
-  Panel(const std::byte* panel, std::int64_t blocks)
-      : scales(panel), codes(panel + RoundUp<std::int64_t>(blocks * kPanelOutputs, 64)) {}
-  const std::byte* Block(std::int64_t b) const { return codes + b * kBlockBytes; }
-  Vec Scaled(Vec sum, std::int64_t block) const {
-    return sum * LoadScales(scales + block * kPanelOutputs);
-  }
-  void Prefetch(std::int64_t b) const {
-    constexpr std::int64_t kAheadBytes = 4096;
-    for (std::int64_t i = 0; i < kBlockBytes; i += 64) PrefetchLine(Block(b) + kAheadBytes + i);
-  }
-};
-
-/// Calls function(std::integral_constant<int, 0>), ... up to kCount - 1: shift counts must be
-/// constants, and arrays indexed by constants stay in registers whatever the compiler thinks of
-/// unrolling a loop.
-template <int kCount, int kIndex = 0, typename Function>
-inline void ForEachConstant(Function function) {
-  if constexpr (kIndex < kCount) {
-    function(std::integral_constant<int, kIndex>());
-    ForEachConstant<kCount, kIndex + 1>(function);
-  }
+/// Row r of the product's rows.
+template <typename X>
+inline const X* InputRow(const MatmulArgs<X>& args, std::int64_t r) {
+  return args.x + (args.row_indices != nullptr ? args.row_indices[r] : r) * args.x_stride;
 }
 
 template <bool kFused>
@@ -135,14 +184,13 @@ void MultiplySplitPairs(const std::byte* panels, std::int64_t num_panels, std::i
   using Loaded = typename Panel<kFormat>::Loaded;
   const std::int64_t x_stride = blocks * kBlockInputs;
   for (std::int64_t p = 0; p < num_panels; ++p) {
-    const Panel<kFormat> panel(panels + p * panel_bytes, blocks);
+    const Panel<kFormat> panel(panels + p * panel_bytes);
     Vec acc[kRows];
     for (int r = 0; r < kRows; ++r) acc[r] = Zero();
     for (std::int64_t b = 0; b < blocks; ++b) {
-      panel.Prefetch(b);
       const float* inputs = x + b * kBlockInputs;
       Vec sums[kRows];
-      if constexpr (kFormat == PanelFormat::kMxfp4 && kRows > kMatmulRowsPerPass) {
+      if constexpr (IsQuantized(kFormat) && kRows > kMatmulRowsPerPass) {
         // Codes cost more to unpack than floats to load again.
         alignas(64) float values[kBlockInputs * kPanelOutputs];
         UnpackBlock<Loaded>(panel.Block(b), values);
@@ -162,9 +210,7 @@ template <typename X>
 inline void ExpandRows(const MatmulArgs<X>& args, std::int64_t first_row, std::int64_t rows,
                        std::int64_t padded) {
   for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t row = first_row + r;
-    const X* source =
-        args.x + (args.row_indices != nullptr ? args.row_indices[row] : row) * args.x_stride;
+    const X* source = InputRow(args, first_row + r);
     float* target = args.scratch + r * padded;
     ForEachVector(args.inputs, [&](std::int64_t i, std::int64_t n) {
       Store(LoadUpTo(source + i, n), target + i);
@@ -185,36 +231,10 @@ void MatmulSplitPairs(const MatmulArgs<X>& args) {
         args.rows - first < kMatmulRowBlock ? args.rows - first : kMatmulRowBlock;
     ExpandRows(args, first, rows, padded);
     float* out = args.acc + first * args.acc_stride;
-    const auto multiply = [&](auto function) {
-      function(args.panels, args.num_panels, panel_bytes, blocks, args.scratch, out,
-               args.acc_stride);
-    };
-    switch (rows) {
-      case 1:
-        multiply(MultiplySplitPairs<1, kFormat, kFused>);
-        break;
-      case 2:
-        multiply(MultiplySplitPairs<2, kFormat, kFused>);
-        break;
-      case 3:
-        multiply(MultiplySplitPairs<3, kFormat, kFused>);
-        break;
-      case 4:
-        multiply(MultiplySplitPairs<4, kFormat, kFused>);
-        break;
-      case 5:
-        multiply(MultiplySplitPairs<5, kFormat, kFused>);
-        break;
-      case 6:
-        multiply(MultiplySplitPairs<6, kFormat, kFused>);
-        break;
-      case 7:
-        multiply(MultiplySplitPairs<7, kFormat, kFused>);
-        break;
-      default:
-        multiply(MultiplySplitPairs<8, kFormat, kFused>);
-        break;
-    }
+    WithRows(rows, [&](auto count) {
+      MultiplySplitPairs<count, kFormat, kFused>(args.panels, args.num_panels, panel_bytes, blocks,
+                                                 args.scratch, out, args.acc_stride);
+    });
   }
 }
 

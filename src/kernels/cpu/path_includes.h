@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "kernels/activation.h"
+#include "kernels/cpu/fixed_block.h"
 #include "kernels/cpu/paths.h"
 #include "kernels/kernel_table.h"
 #include "kernels/layout.h"

@@ -7,20 +7,26 @@ template <typename Act>
 KernelTable<Act> MakeTable() {
   KernelTable<Act> table{};
   table.isa = Isa::MEGALITH_PATH_ISA;
-  table.dot_order = DotOrder::kSplitPairs;
-  table.matmul[static_cast<int>(PanelFormat::kBf16)] = MatmulSplitPairs<Act, PanelFormat::kBf16>;
-  table.matmul[static_cast<int>(PanelFormat::kMxfp4)] = MatmulSplitPairs<Act, PanelFormat::kMxfp4>;
-#ifdef MEGALITH_PATH_JOINED_PAIRS
+  constexpr int kBf16 = static_cast<int>(PanelFormat::kBf16);
+  constexpr int kMxfp4 = static_cast<int>(PanelFormat::kMxfp4);
+  constexpr int kInt8 = static_cast<int>(PanelFormat::kInt8);
+  table.matmul_float[kBf16] = MatmulSplitPairs<float, PanelFormat::kBf16>;
+  table.matmul_float[kMxfp4] = MatmulSplitPairs<float, PanelFormat::kMxfp4>;
+  table.matmul_float[kInt8] = MatmulSplitPairs<float, PanelFormat::kInt8>;
   if constexpr (std::is_same_v<Act, Bf16>) {
-    table.dot_order = DotOrder::kJoinedPairs;
-    table.matmul[static_cast<int>(PanelFormat::kBf16)] = MatmulJoinedPairs<PanelFormat::kBf16>;
-    table.matmul[static_cast<int>(PanelFormat::kMxfp4)] = MatmulJoinedPairs<PanelFormat::kMxfp4>;
-  }
+    table.numerics = NumericsOf(table.isa);
+    table.matmul[kBf16] = MatmulSplitPairs<Bf16, PanelFormat::kBf16>;
+    table.matmul[kMxfp4] = MatmulFixedPoint<PanelFormat::kMxfp4>;
+    table.matmul[kInt8] = MatmulFixedPoint<PanelFormat::kInt8>;
+#ifdef MEGALITH_PATH_JOINED_PAIRS
+    table.matmul[kBf16] = MatmulJoinedPairs;
 #endif
-  table.matmul_float[static_cast<int>(PanelFormat::kBf16)] =
-      MatmulSplitPairs<float, PanelFormat::kBf16>;
-  table.matmul_float[static_cast<int>(PanelFormat::kMxfp4)] =
-      MatmulSplitPairs<float, PanelFormat::kMxfp4>;
+  } else {
+    table.numerics = {DotOrder::kSplitPairs, QuantizedDot::kFloatChains};
+    for (int format = 0; format < kNumPanelFormats; ++format) {
+      table.matmul[format] = table.matmul_float[format];
+    }
+  }
   table.attn_res_norm = AttnResNorm<Act>;
   table.rms_norm = RmsNorm<Act>;
   table.gated_pair = GatedPair<Act>;

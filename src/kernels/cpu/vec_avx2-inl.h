@@ -149,56 +149,5 @@ struct Bf16Pair {
              _mm256_castsi256_ps(_mm256_and_si256(high, mask))}};
   }
 };
-struct Mxfp4Pairs {
-  static constexpr int kPairs = 4;
-  static constexpr std::int64_t kBytes = 64;
-  __m256i low[kPairs];  // bf16 pairs of outputs 0 .. 7
-  __m256i high[kPairs];
-
-  explicit Mxfp4Pairs(const std::byte* p) {
-    Unpack(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), low);
-    Unpack(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + 1), high);
-  }
-  template <int kPair>
-  PairWeights Pair() const {
-    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-    return {{_mm256_castsi256_ps(_mm256_slli_epi32(low[kPair], 16)),
-             _mm256_castsi256_ps(_mm256_slli_epi32(high[kPair], 16))},
-            {_mm256_castsi256_ps(_mm256_and_si256(low[kPair], mask)),
-             _mm256_castsi256_ps(_mm256_and_si256(high[kPair], mask))}};
-  }
-
- private:
-  /// Four pairs of 8 outputs. The low nibbles of a word's bytes are the codes of pairs 0 (bytes 0
-  /// and 2) and 2 (bytes 1 and 3), the high nibbles those of pairs 1 and 3. Two tables give the
-  /// upper and the lower byte of each value, which then move next to each other.
-  static void Unpack(__m256i codes, __m256i* pairs) {
-    const __m256i nibble = _mm256_set1_epi8(15);
-    UnpackTwo(_mm256_and_si256(codes, nibble), &pairs[0], &pairs[2]);
-    UnpackTwo(_mm256_and_si256(_mm256_srli_epi32(codes, 4), nibble), &pairs[1], &pairs[3]);
-  }
-  static void UnpackTwo(__m256i indices, __m256i* first, __m256i* second) {
-    const __m256i upper_table = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41, -0x41, -0x41,
-                      -0x40, -0x40, -0x40, -0x40));
-    const __m256i lower_table = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0x00, 0x00, -0x80, -0x40, 0x00, 0x40, -0x80, -0x40, 0x00, 0x00, -0x80, -0x40,
-                      0x00, 0x40, -0x80, -0x40));
-    const __m256i upper = _mm256_shuffle_epi8(upper_table, indices);
-    const __m256i lower = _mm256_shuffle_epi8(lower_table, indices);
-    const __m256i low_bytes = _mm256_set1_epi16(0x00ff);
-    *first = _mm256_or_si256(_mm256_slli_epi16(upper, 8), _mm256_and_si256(lower, low_bytes));
-    *second = _mm256_or_si256(_mm256_andnot_si256(low_bytes, upper), _mm256_srli_epi16(lower, 8));
-  }
-};
-MEGALITH_INLINE Vec LoadScales(const std::byte* p) {
-  const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return {
-      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(scales), 23)),
-      _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(scales, 8)), 23))};
-}
-MEGALITH_INLINE void PrefetchLine(const std::byte* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
-}
 
 }  // namespace megalith::kernels::MEGALITH_PATH

@@ -117,36 +117,5 @@ struct Bf16Pair {
             {_mm512_castsi512_ps(_mm512_and_si512(pairs, high))}};
   }
 };
-// E2M1 values as bf16, twice: the permutation of 16-bit elements looks at five bits of an index,
-// and the fifth belongs to the next code.
-alignas(64) inline constexpr std::uint16_t kE2m1Bf16[32] = {
-    0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
-    0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
-    0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
-
-struct Mxfp4Pairs {
-  static constexpr int kPairs = 4;
-  static constexpr std::int64_t kBytes = 64;
-  __m512i codes;
-
-  explicit Mxfp4Pairs(const std::byte* p) : codes(_mm512_loadu_si512(p)) {}
-  template <int kPair>
-  PairWeights Pair() const {
-    // The even code is at the bottom of a lane, where a permutation of floats takes its index (four
-    // bits of it); the odd code at the bottom of the high half, where a permutation of 16-bit
-    // elements does, and the low halves it leaves zero complete the float.
-    const __m512i indices = _mm512_srli_epi32(codes, 4 * kPair);
-    return {{_mm512_permutexvar_ps(indices, _mm512_loadu_ps(kE2m1))},
-            {_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, indices,
-                                                                _mm512_load_si512(kE2m1Bf16)))}};
-  }
-};
-MEGALITH_INLINE Vec LoadScales(const std::byte* p) {
-  const __m128i scales = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(scales), 23))};
-}
-MEGALITH_INLINE void PrefetchLine(const std::byte* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
-}
 
 }  // namespace megalith::kernels::MEGALITH_PATH

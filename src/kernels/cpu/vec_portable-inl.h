@@ -135,25 +135,5 @@ struct Bf16Pair {
             ForEachLane([&](int j) { return std::bit_cast<float>(words[j] & 0xffff0000u); })};
   }
 };
-/// 64 bytes of MXFP4 codes: four pairs, unscaled.
-struct Mxfp4Pairs {
-  static constexpr int kPairs = 4;
-  static constexpr std::int64_t kBytes = 64;
-  std::uint32_t words[kLanes];
-
-  explicit Mxfp4Pairs(const std::byte* p) { std::memcpy(words, p, sizeof(words)); }
-  template <int kPair>
-  PairWeights Pair() const {
-    return {ForEachLane([&](int j) { return kE2m1[words[j] >> (4 * kPair) & 15u]; }),
-            ForEachLane([&](int j) { return kE2m1[words[j] >> (16 + 4 * kPair) & 15u]; })};
-  }
-};
-/// 16 scale bytes of an MXFP4 panel.
-inline Vec LoadScales(const std::byte* p) {
-  std::uint8_t scales[kLanes];
-  std::memcpy(scales, p, sizeof(scales));
-  return ForEachLane([&](int j) { return E8m0Value(scales[j]); });
-}
-inline void PrefetchLine(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
 
 }  // namespace megalith::kernels::MEGALITH_PATH

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/activation.h"
@@ -6,10 +7,29 @@
 namespace megalith::kernels::reference {
 namespace {
 
-/// One output: the weights are row n of a panel, x holds `inputs` elements.
+/// One output in fixed point: the weights are row n of a panel, x holds `inputs` elements.
+float FixedPointDot(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n,
+                    const Bf16* x) {
+  float acc = 0.0f;
+  for (std::int64_t begin = 0; begin < inputs; begin += kBlockInputs) {
+    const FixedPointBlock block =
+        ToFixedPoint(x + begin, std::min<std::int64_t>(kBlockInputs, inputs - begin));
+    std::int32_t sum = 0;
+    for (std::int64_t k = 0; k < kBlockInputs; ++k) {
+      sum += block.value[k] * PanelInteger(format, panel, inputs, n, begin + k);
+    }
+    const float x_scale =
+        FixedPointScale(block.exponent, block.finite, format == PanelFormat::kMxfp4);
+    acc = acc + (static_cast<float>(sum) * x_scale) *
+                    PanelScale(format, panel, inputs, n, begin / kBlockInputs);
+  }
+  return acc;
+}
+
+/// One output in float: the weights are row n of a panel, x holds `inputs` elements.
 template <typename X>
-float Dot(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n, const X* x,
-          DotOrder order) {
+float FloatDot(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n, const X* x,
+               DotOrder order) {
   const auto weight = [&](std::int64_t k) { return PanelUnscaled(format, panel, inputs, n, k); };
   const auto input = [&](std::int64_t k) { return k < inputs ? Widen(x[k]) : 0.0f; };
   const auto multiply_add = [](float w, float value, float sum) {
@@ -46,8 +66,8 @@ float Dot(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n
 }  // namespace
 
 template <typename X>
-void Matmul(const MatmulArgs<X>& args, PanelFormat format, DotOrder order) {
-  if constexpr (std::is_same_v<X, float>) order = DotOrder::kSplitPairs;
+void Matmul(const MatmulArgs<X>& args, PanelFormat format, DotNumerics numerics) {
+  if constexpr (std::is_same_v<X, float>) numerics.order = DotOrder::kSplitPairs;
   const std::int64_t panel_bytes = PanelBytes(format, args.inputs);
   for (std::int64_t r = 0; r < args.rows; ++r) {
     const std::int64_t x_row = args.row_indices != nullptr ? args.row_indices[r] : r;
@@ -55,14 +75,20 @@ void Matmul(const MatmulArgs<X>& args, PanelFormat format, DotOrder order) {
     for (std::int64_t p = 0; p < args.num_panels; ++p) {
       const std::byte* panel = args.panels + p * panel_bytes;
       for (int n = 0; n < kPanelOutputs; ++n) {
-        args.acc[r * args.acc_stride + p * kPanelOutputs + n] =
-            Dot(format, panel, args.inputs, n, x, order);
+        float& acc = args.acc[r * args.acc_stride + p * kPanelOutputs + n];
+        if constexpr (std::is_same_v<X, Bf16>) {
+          if (IsQuantized(format) && numerics.quantized == QuantizedDot::kFixedPoint) {
+            acc = FixedPointDot(format, panel, args.inputs, n, x);
+            continue;
+          }
+        }
+        acc = FloatDot(format, panel, args.inputs, n, x, numerics.order);
       }
     }
   }
 }
 
-template void Matmul<Bf16>(const MatmulArgs<Bf16>&, PanelFormat, DotOrder);
-template void Matmul<float>(const MatmulArgs<float>&, PanelFormat, DotOrder);
+template void Matmul<Bf16>(const MatmulArgs<Bf16>&, PanelFormat, DotNumerics);
+template void Matmul<float>(const MatmulArgs<float>&, PanelFormat, DotNumerics);
 
 }  // namespace megalith::kernels::reference

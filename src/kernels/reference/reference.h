@@ -11,10 +11,10 @@
 
 namespace megalith::kernels::reference {
 
-/// X is Bf16 (fused chains in the given order) or float (multiply then add, always kSplitPairs;
-/// `order` is ignored). Uses no scratch.
+/// X is Bf16 (rule 1 of numerics.h as `numerics` says) or float (multiply then add, always
+/// kSplitPairs in float; `numerics` is ignored). Uses no scratch.
 template <typename X>
-void Matmul(const MatmulArgs<X>& args, PanelFormat format, DotOrder order);
+void Matmul(const MatmulArgs<X>& args, PanelFormat format, DotNumerics numerics);
 
 template <typename Act>
 void AttnResNorm(const AttnResNormArgs<Act>& args);

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+
+namespace megalith::kernels {
+
+/// Bytes that a block of 32 activations takes in the form a path multiplies.
+inline constexpr std::int64_t kFixedBlockBytes = 64;
+
+/// What of a converted block does not depend on that form.
+struct FixedBlockInfo {
+  std::int32_t exponent;  ///< as in FixedPointBlock
+  bool finite;
+  std::int32_t sum;  ///< of the values
+};
+
+}  // namespace megalith::kernels
