@@ -17,6 +17,7 @@ void RegisterBench(CLI::App& app, Cli& cli) {
       "round in which the machine changed by more than 15 % is dropped and counted.\n\n"
       "megalith bench COMMAND --help shows the options of a command, with examples.");
   RegisterBenchBandwidth(*group, cli);
+  RegisterBenchKernels(*group, cli);
   RegisterBenchDecode(*group, cli);
 }
 

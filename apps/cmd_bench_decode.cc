@@ -136,6 +136,7 @@ Json ResultJson(const bench::DecodeResult& result) {
       {"program_hash", result.program_hash},
       {"output_hash", result.first_row_hash},
       {"output_hash_all_rows", result.all_rows_hash},
+      {"yardstick", result.yardstick},
       {"steps_per_round", result.steps_per_turn},
       {"tokens_per_s", SummaryJson(series, series.ItemsPerSecond())},
       {"ms_per_step", SummaryJson(series, series.SecondsPerItem(), 1e3 * result.what.rows)},

@@ -7,6 +7,7 @@
 namespace megalith::apps {
 
 void RegisterBenchBandwidth(CLI::App& group, Cli& cli);
+void RegisterBenchKernels(CLI::App& group, Cli& cli);
 void RegisterBenchDecode(CLI::App& group, Cli& cli);
 
 }  // namespace megalith::apps

@@ -1,0 +1,241 @@
+// Kernels that are no matmul, with the shapes of Kimi K3.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/align.h"
+#include "bench/kernel_cases.h"
+#include "bench/tokens.h"
+
+namespace megalith::bench {
+namespace {
+
+using kernels::Isa;
+using kernels::KernelTable;
+
+constexpr std::int64_t kHidden = 7168;
+constexpr std::int64_t kHeadDim = 128;
+constexpr std::int64_t kConvKernel = 4;
+constexpr std::int64_t kRank = 512;
+constexpr std::int64_t kExtra = 64;
+constexpr std::int64_t kPageTokens = 64;
+constexpr std::int64_t kSplit = 512;
+constexpr std::int64_t kHeadsAtOnce = 4;
+constexpr std::int64_t kExpertWidth = 3072;
+constexpr std::int64_t kExperts = 896;
+constexpr std::int64_t kTopK = 16;
+
+/// Buffers that live as long as the case that uses them.
+class Buffers {
+ public:
+  Bf16* Act(std::int64_t count) {
+    acts_.push_back(std::make_unique<std::vector<Bf16>>());
+    for (std::int64_t i = 0; i < count; ++i) {
+      acts_.back()->push_back(
+          ToBf16(static_cast<float>(ArbitraryToken(5, i, 2001) - 1000) / 1000.0f));
+    }
+    return acts_.back()->data();
+  }
+  /// 64-byte aligned.
+  float* Float(std::int64_t count) {
+    floats_.push_back(std::make_unique<std::vector<float>>(static_cast<std::size_t>(count) + 16));
+    std::vector<float>& all = *floats_.back();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      all[i] = static_cast<float>(ArbitraryToken(6, static_cast<std::int64_t>(i), 2001) - 1000) /
+               1000.0f;
+    }
+    return reinterpret_cast<float*>(
+        RoundUp<std::uintptr_t>(reinterpret_cast<std::uintptr_t>(all.data()), 64));
+  }
+  std::int32_t* Int(std::int64_t count) {
+    ints_.push_back(
+        std::make_unique<std::vector<std::int32_t>>(static_cast<std::size_t>(count), 0));
+    return ints_.back()->data();
+  }
+
+ private:
+  std::vector<std::unique_ptr<std::vector<Bf16>>> acts_;
+  std::vector<std::unique_ptr<std::vector<float>>> floats_;
+  std::vector<std::unique_ptr<std::vector<std::int32_t>>> ints_;
+};
+
+KernelCase Named(std::string kernel, std::string shape, Isa isa, std::int64_t rows) {
+  KernelCase item;
+  item.result.kernel = std::move(kernel);
+  item.result.shape = std::move(shape);
+  item.result.isa = isa;
+  item.result.rows = rows;
+  return item;
+}
+
+/// A head's state is read and written once for a run of rows.
+KernelCase KdaHead(Isa isa, std::int64_t rows, ColdMemory& states) {
+  auto buffers = std::make_shared<Buffers>();
+  const std::int64_t width = rows * kHeadDim;
+  kernels::KdaHeadArgs<Bf16> args{};
+  args.rows = rows;
+  args.head_dim = kHeadDim;
+  args.conv_kernel = kConvKernel;
+  args.q = buffers->Act(width);
+  args.k = buffers->Act(width);
+  args.v = buffers->Act(width);
+  args.gate = buffers->Act(width);
+  args.decay = buffers->Act(width);
+  args.beta = buffers->Act(rows);
+  args.q_stride = args.k_stride = args.v_stride = args.gate_stride = args.decay_stride = kHeadDim;
+  args.beta_stride = 1;
+  args.q_taps = buffers->Float(kConvKernel * kHeadDim);
+  args.k_taps = buffers->Float(kConvKernel * kHeadDim);
+  args.v_taps = buffers->Float(kConvKernel * kHeadDim);
+  args.taps_stride = kHeadDim;
+  args.a_log = 0.5f;
+  args.dt_bias = buffers->Float(kHeadDim);
+  args.o_norm = buffers->Float(kHeadDim);
+  args.eps = 1e-5f;
+  args.gate_lower_bound = -5.0f;
+  args.state_stride = kHeadDim;
+  args.q_history = buffers->Act((kConvKernel - 1) * kHeadDim);
+  args.k_history = buffers->Act((kConvKernel - 1) * kHeadDim);
+  args.v_history = buffers->Act((kConvKernel - 1) * kHeadDim);
+  args.history_stride = kHeadDim;
+  args.out = buffers->Act(width);
+  args.out_stride = kHeadDim;
+  args.scratch = buffers->Float(kernels::KdaScratchFloats(kHeadDim));
+  constexpr std::size_t kStateBytes = kHeadDim * kHeadDim * sizeof(float);
+  KernelCase item = Named("kda_head", fmt::format("head {}, rows {}", kHeadDim, rows), isa, rows);
+  item.result.bytes_per_call = 2.0 * kStateBytes;
+  item.call = [args, buffers, &states, kernel = kernels::Bf16Kernels(isa).kda_head]() mutable {
+    args.state = reinterpret_cast<float*>(states.Next(kStateBytes));
+    kernel(args);
+  };
+  return item;
+}
+
+KernelCase MlaAttention(Isa isa, std::int64_t positions, ColdMemory& states) {
+  auto buffers = std::make_shared<Buffers>();
+  kernels::MlaAttentionArgs<Bf16> args{};
+  args.heads = kHeadsAtOnce;
+  args.latent_query = buffers->Float(kHeadsAtOnce * kRank);
+  args.latent_query_stride = kRank;
+  args.extra_query = buffers->Act(kHeadsAtOnce * kExtra);
+  args.extra_query_stride = kExtra;
+  args.rank = kRank;
+  args.extra = kExtra;
+  args.page_tokens = kPageTokens;
+  args.num_positions = positions;
+  args.split = kSplit;
+  args.scale = 0.07f;
+  std::int32_t* pages = buffers->Int(CeilDiv(positions, kPageTokens));
+  for (std::int64_t i = 0; i < CeilDiv(positions, kPageTokens); ++i) {
+    pages[i] = static_cast<std::int32_t>(i);
+  }
+  args.page_table = pages;
+  args.out = buffers->Float(kHeadsAtOnce * kRank);
+  args.out_stride = kRank;
+  args.scratch = buffers->Float(kernels::MlaScratchFloats(kHeadsAtOnce, kRank, kSplit));
+  const std::size_t bytes =
+      static_cast<std::size_t>(RoundUp(positions, kPageTokens)) * (kRank + kExtra) * sizeof(Bf16);
+  KernelCase item = Named("mla_attention",
+                          fmt::format("{} heads, {} positions", kHeadsAtOnce, positions), isa, 1);
+  item.result.bytes_per_call = static_cast<double>(bytes);
+  item.result.flops_per_call =
+      2.0 * static_cast<double>(kHeadsAtOnce * positions) * static_cast<double>(2 * kRank + kExtra);
+  item.call = [args, buffers, &states, bytes,
+               kernel = kernels::Bf16Kernels(isa).mla_attention]() mutable {
+    args.cache = reinterpret_cast<const Bf16*>(states.Next(bytes));
+    kernel(args);
+  };
+  return item;
+}
+
+KernelCase AttnResNorm(Isa isa, std::int64_t num_sources) {
+  auto buffers = std::make_shared<Buffers>();
+  auto sources = std::make_shared<std::vector<const Bf16*>>();
+  for (std::int64_t i = 0; i < num_sources; ++i) sources->push_back(buffers->Act(kHidden));
+  kernels::AttnResNormArgs<Bf16> args{};
+  args.sources = sources->data();
+  args.num_sources = num_sources;
+  args.hidden = kHidden;
+  args.fold = buffers->Float(kHidden);
+  args.norm_weight = buffers->Act(kHidden);
+  args.eps = 1e-5f;
+  args.out = buffers->Act(kHidden);
+  args.scratch = buffers->Float(kernels::AttnResScratchFloats(num_sources));
+  KernelCase item =
+      Named("attn_res_norm", fmt::format("{} wide, {} sources", kHidden, num_sources), isa, 1);
+  item.call = [args, buffers, sources, kernel = kernels::Bf16Kernels(isa).attn_res_norm] {
+    kernel(args);
+  };
+  return item;
+}
+
+KernelCase RmsNorm(Isa isa) {
+  auto buffers = std::make_shared<Buffers>();
+  kernels::RmsNormArgs<Bf16> args{};
+  args.in = buffers->Act(kHidden);
+  args.count = kHidden;
+  args.weight = buffers->Act(kHidden);
+  args.eps = 1e-5f;
+  args.out = buffers->Act(kHidden);
+  KernelCase item = Named("rms_norm", fmt::format("{} wide", kHidden), isa, 1);
+  item.call = [args, buffers, kernel = kernels::Bf16Kernels(isa).rms_norm] { kernel(args); };
+  return item;
+}
+
+KernelCase GatedPair(Isa isa) {
+  auto buffers = std::make_shared<Buffers>();
+  kernels::GatedPairArgs<Bf16> args{};
+  args.acc = buffers->Float(2 * kExpertWidth);
+  args.count = kExpertWidth;
+  args.activation = {kernels::GatedActivation::kSitu, 1.0f, 8.0f};
+  args.out = buffers->Act(kExpertWidth);
+  KernelCase item = Named("gated_pair", fmt::format("{} wide", kExpertWidth), isa, 1);
+  item.call = [args, buffers, kernel = kernels::Bf16Kernels(isa).gated_pair] { kernel(args); };
+  return item;
+}
+
+KernelCase RouterTopK(Isa isa) {
+  auto buffers = std::make_shared<Buffers>();
+  kernels::RouterTopKArgs args{};
+  args.logits = buffers->Float(kExperts);
+  args.bias = buffers->Float(kExperts);
+  args.num_experts = kExperts;
+  args.top_k = kTopK;
+  args.renormalize = true;
+  args.scaling_factor = 1.0f;
+  args.num_groups = 1;
+  args.topk_groups = 1;
+  args.ids = buffers->Int(kTopK);
+  args.weights = buffers->Float(kTopK);
+  args.scratch = buffers->Float(kernels::RouterScratchFloats(kExperts, 1));
+  KernelCase item = Named("router_top_k", fmt::format("{} of {}", kTopK, kExperts), isa, 1);
+  item.call = [args, buffers, kernel = kernels::Bf16Kernels(isa).router_top_k] { kernel(args); };
+  return item;
+}
+
+}  // namespace
+
+std::vector<KernelCase> OtherCases(ColdMemory& states, const KernelOptions& options) {
+  std::vector<KernelCase> cases;
+  for (const Isa isa : options.isas) {
+    cases.push_back(KdaHead(isa, 1, states));
+    cases.push_back(KdaHead(isa, 64, states));
+    for (const std::int64_t positions : {1024, 16384}) {
+      cases.push_back(MlaAttention(isa, positions, states));
+    }
+    cases.push_back(AttnResNorm(isa, 1));
+    cases.push_back(AttnResNorm(isa, 4));
+    cases.push_back(RmsNorm(isa));
+    cases.push_back(GatedPair(isa));
+    cases.push_back(RouterTopK(isa));
+  }
+  std::erase_if(cases, [&options, &states](const KernelCase& item) {
+    return (!options.only.empty() && item.result.kernel.find(options.only) == std::string::npos) ||
+           item.result.bytes_per_call > static_cast<double>(states.size_bytes());
+  });
+  return cases;
+}
+
+}  // namespace megalith::bench
