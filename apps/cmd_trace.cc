@@ -74,6 +74,7 @@ class TokenSource {
 class Recorder {
  public:
   Recorder(engine::Engine& engine, const CancelFlag* cancel) : engine_(engine), cancel_(cancel) {
+    engine.executor().TraceEveryStep();
     const exec::DeviceMemory& memory = engine.executor().memory();
     for (std::size_t i = 0; i < memory.num_programs(); ++i) {
       const program::Program& program = *memory.program(i);

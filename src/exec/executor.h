@@ -77,9 +77,11 @@ class Executor {
   /// State and buffers, for reports and for tests that compare them between executors.
   virtual const DeviceMemory& memory() const = 0;
 
-  /// The latest steps that were traced in full, for programs of memory(). Empty if the executor
-  /// keeps no trace. Allocates; not for use between the steps of a generation.
+  /// The latest steps that were traced: of short steps only so many that it costs next to nothing.
+  /// Programs are those of memory(). Empty if the executor keeps no trace. Allocates.
   virtual program::Trace ReadTrace() const { return {}; }
+  /// From now on every step is traced, which may slow down very short steps by a few per cent.
+  virtual void TraceEveryStep() {}
 
   /// One line: which engine, instruction set, workers, how they are placed.
   virtual std::string Describe() const = 0;

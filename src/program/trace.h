@@ -12,11 +12,14 @@ namespace megalith::program {
 /// arbitrary moment that all workers and the host share (rings of an engine hold its clock's ticks
 /// instead). No default values: rings of records are not touched before use.
 struct TraceRecord {
-  std::int64_t begin;   ///< the worker's previous instruction is over: waiting begins
-  std::int64_t ready;   ///< waiting is over; equal to begin if the counter was there already
-  std::int64_t end;     ///< done and signalled; the next record begins here. Requests for tiles
-                        ///< (fetch, fetch_next) are not timed: their few nanoseconds are the next's
-  std::uint32_t visit;  ///< index into Program::visits
+  /// The worker's previous instruction is over: waiting begins.
+  std::int64_t begin;
+  /// Waiting is over; equal to begin if the counter was there already.
+  std::int64_t ready;
+  /// Done and signalled; the next record begins here. What takes less than a time stamp (fetch,
+  /// fetch_next, wait) is not timed: its few nanoseconds are the next one's.
+  std::int64_t end;
+  std::uint32_t visit;             ///< index into Program::visits
   std::uint32_t instruction;       ///< index into the worker's stream
   std::uint32_t trip;              ///< value of the instruction's trip register
   std::uint32_t prefetched_lines;  ///< cache lines of weights asked for from begin to end

@@ -83,9 +83,11 @@ class CpuEngine : public Executor {
       return Fail(ErrorCode::kInternal, "the engine has stopped: an earlier step was abandoned");
     }
     MEGALITH_ASSIGN_OR_RETURN(const std::size_t index, memory_->BeginStep(input));
-    step_log_.Begin(static_cast<std::int32_t>(index), input, rings_);
-    Status status = RunWorkers(*states_[index]);
-    if (status) step_log_.End();
+    ProgramState& state = *states_[index];
+    state.traced =
+        step_log_.Begin(static_cast<std::int32_t>(index), longest_stream_[index], input, rings_);
+    Status status = RunWorkers(state);
+    if (status && state.traced) step_log_.End();
     memory_->FinishStep(status.has_value());
     if (!status) return tl::unexpected<Error>(std::move(status).error());
     return memory_->StepLogits(index);
@@ -94,6 +96,7 @@ class CpuEngine : public Executor {
   Status ReleaseSlot(std::int32_t slot) override { return memory_->ReleaseSlot(slot); }
   const ExecutorLimits& limits() const override { return memory_->limits(); }
   const DeviceMemory& memory() const override { return *memory_; }
+  void TraceEveryStep() override { step_log_.TraceEveryStep(); }
   program::Trace ReadTrace() const override { return step_log_.Read(rings_, *memory_); }
 
   std::string Describe() const override {
@@ -106,12 +109,13 @@ class CpuEngine : public Executor {
  private:
   /// Room for the records asked for, and for two steps however long they are.
   void KeepTrace() {
-    std::size_t num_records = 0;
-    for (std::size_t i = 0; options_.trace_records > 0 && i < memory_->num_programs(); ++i) {
+    std::size_t num_records = options_.trace_records;
+    for (std::size_t i = 0; i < memory_->num_programs(); ++i) {
+      std::size_t& longest = longest_stream_.emplace_back(0);
       for (std::size_t worker = 0; worker < workers_.size(); ++worker) {
-        num_records = std::max({num_records, options_.trace_records,
-                                2 * cpu::InstructionsInStep(*memory_->program(i), worker)});
+        longest = std::max(longest, cpu::InstructionsInStep(*memory_->program(i), worker));
       }
+      if (num_records > 0) num_records = std::max(num_records, 2 * longest);
     }
     for (auto& worker : workers_) {
       worker->KeepTrace(num_records);
@@ -231,6 +235,7 @@ class CpuEngine : public Executor {
   std::vector<std::unique_ptr<ProgramState>> states_;
   std::vector<std::unique_ptr<Worker<Act>>> workers_;
   std::vector<const cpu::TraceRing*> rings_;  // of workers_
+  std::vector<std::size_t> longest_stream_;   // per Program: a worker's most instructions a step
   cpu::StepLog step_log_{0};
   std::vector<Status> pinned_;  // per worker; written before num_ready_ counts it
   std::atomic<std::int32_t> num_ready_{0};

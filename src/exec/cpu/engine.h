@@ -29,8 +29,8 @@ struct CpuEngineOptions {
   HugePages huge_pages = HugePages::kOff;
   /// Prefetch the next weight tiles while waiting.
   bool prefetch = true;
-  /// Each worker keeps the times of at least its latest so many instructions, and of the latest two
-  /// steps; 0: no tracing. 40 bytes each.
+  /// Each worker keeps the times of at least the latest so many instructions that were traced, and
+  /// of the latest two steps traced; 0: no tracing. 40 bytes each. See cpu/step_log.h.
   std::size_t trace_records = kDefaultTraceRecords;
   /// A step that takes longer is given up with kInternal, naming what every worker waits for; the
   /// engine cannot run further steps. 0: no limit.

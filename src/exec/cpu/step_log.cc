@@ -9,6 +9,19 @@ using program::Program;
 using program::TraceRecord;
 using program::TraceStep;
 using program::TraceStepInfo;
+
+namespace {
+
+/// What one look at the clock takes, about.
+double TicksPerStamp(const TickClock& clock) {
+  constexpr int kLooks = 256;
+  const std::int64_t begin = clock.Now();
+  std::int64_t end = begin;
+  for (int i = 0; i < kLooks; ++i) end = clock.Now();
+  return static_cast<double>(end - begin) / kLooks;
+}
+
+}  // namespace
 }  // namespace
 
 std::size_t InstructionsInStep(const Program& program, std::size_t worker) {
@@ -20,17 +33,24 @@ std::size_t InstructionsInStep(const Program& program, std::size_t worker) {
 }
 
 StepLog::StepLog(std::size_t num_workers)
-    : num_workers_(num_workers),
+    : ticks_per_stamp_(TicksPerStamp(clock_)),
+      num_workers_(num_workers),
       steps_(num_workers == 0 ? 0 : kSteps),
       first_records_(steps_.size() * num_workers) {}
 
-void StepLog::Begin(std::int32_t program, const StepInput& input,
+bool StepLog::Begin(std::int32_t program, std::size_t num_records, const StepInput& input,
                     const std::vector<const TraceRing*>& rings) {
-  if (steps_.empty()) return;
+  const std::int64_t number = num_begun_++;
+  if (steps_.empty()) return false;
+  const std::int64_t now = clock_.Now();
+  const double cost = static_cast<double>(num_records) * ticks_per_stamp_;
+  const bool is_time = last_begin_ == 0 || static_cast<double>(now - last_begin_) * kShare >= cost;
+  if (!every_step_ && !is_time) return false;
+  last_begin_ = now;
   const std::size_t slot = num_steps_ % kSteps;
   TraceStepInfo& info = steps_[slot];
   info = {};
-  info.step = num_begun_++;
+  info.step = number;
   info.program = program;
   info.rows = static_cast<std::int32_t>(input.tokens.size());
   info.logit_rows = static_cast<std::int32_t>(input.logit_rows.size());
@@ -40,10 +60,10 @@ void StepLog::Begin(std::int32_t program, const StepInput& input,
     first_records_[slot * num_workers_ + worker] = rings[worker]->written();
   }
   info.begin = clock_.Now();
+  return true;
 }
 
 void StepLog::End() {
-  if (steps_.empty()) return;
   steps_[num_steps_ % kSteps].end = clock_.Now();
   ++num_steps_;
 }

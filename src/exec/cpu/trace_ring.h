@@ -1,6 +1,7 @@
 #pragma once
 
-// Always-on tracing: one time stamp for most instructions, one more for a wait that really waits.
+// Tracing inside a step: one time stamp for most instructions, one more for a wait that really
+// waits. StepLog chooses the steps.
 
 #include <algorithm>
 #include <bit>
@@ -25,19 +26,24 @@ class TraceRing {
 
   // The worker, in this order: BeginStep, then for each instruction WaitOver (only if it had to
   // wait) and Finish or FinishUntimed. `lines` counts all cache lines asked for so far.
-  void BeginStep() {
-    if (records_ != nullptr) begin_ = ready_ = clock_.Now();
+
+  /// The step is recorded if `traced`; else the calls below do nothing.
+  void BeginStep(bool traced, std::uint64_t lines) {
+    on_ = traced && records_ != nullptr;
+    if (!on_) return;
+    begin_ = ready_ = clock_.Now();
+    lines_ = lines;
   }
   void WaitOver() {
-    if (records_ != nullptr) ready_ = clock_.Now();
+    if (on_) ready_ = clock_.Now();
   }
   void Finish(std::int64_t visit, std::int64_t instruction, std::int64_t trip,
               std::uint64_t lines) {
-    if (records_ != nullptr) Append(clock_.Now(), visit, instruction, trip, lines);
+    if (on_) Append(clock_.Now(), visit, instruction, trip, lines);
   }
   /// For an instruction that takes less than a time stamp.
   void FinishUntimed(std::int64_t visit, std::int64_t instruction, std::uint64_t lines) {
-    if (records_ != nullptr) Append(ready_, visit, instruction, 0, lines);
+    if (on_) Append(ready_, visit, instruction, 0, lines);
   }
 
   /// The host, between steps. Records are numbered from 0 over the life of the ring; those from
@@ -64,6 +70,7 @@ class TraceRing {
   }
 
   TickClock clock_;
+  bool on_ = false;
   std::int64_t begin_ = 0;
   std::int64_t ready_ = 0;
   std::uint64_t lines_ = 0;

@@ -32,7 +32,7 @@ Status StepFailure::Take(const program::Program& program) {
 template <typename Act>
 bool Worker<Act>::RunStep(ProgramState& state) {
   const auto num_visits = static_cast<std::int64_t>(state.program.visits.size());
-  trace_.BeginStep();
+  trace_.BeginStep(state.traced, LinesAsked());
   for (std::int64_t visit = 0; visit < num_visits; ++visit) {
     if (!RunVisit(state, visit)) return false;
   }
@@ -71,7 +71,7 @@ bool Worker<Act>::RunVisit(ProgramState& state, std::int64_t visit_index) {
     if (instruction.signal_counter != kNone) {
       state.counters.Signal(instruction.signal_counter, instruction.signal_amount);
     }
-    if (is_fetch) {
+    if (is_fetch || instruction.opcode == Opcode::kWait) {
       trace_.FinishUntimed(visit_index, instruction_index, LinesAsked());
     } else {
       trace_.Finish(visit_index, instruction_index, trip, LinesAsked());

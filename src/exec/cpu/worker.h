@@ -32,6 +32,7 @@ struct ProgramState {
   CounterTargets targets;
   Counters counters;
   std::int64_t epoch = 0;  ///< written by the host between steps
+  bool traced = false;     ///< whether this step is; written by the host between steps
 };
 
 /// What stops a step before its end. The first worker to fail fills it; all others go on signalling
