@@ -47,7 +47,8 @@ struct Report {
 };
 
 constexpr kernels::Isa kAllIsas[] = {kernels::Isa::kPortable, kernels::Isa::kAvx2,
-                                     kernels::Isa::kAvx512, kernels::Isa::kAvx512Bf16};
+                                     kernels::Isa::kAvx512,   kernels::Isa::kAvx512Bf16,
+                                     kernels::Isa::kAmx,      kernels::Isa::kAmxEmulated};
 
 /// {0, 1, 2, 5} -> "0-2,5".
 std::string FormatCpus(const std::vector<int>& cpus) {

@@ -15,6 +15,7 @@
 namespace megalith::exec::testing {
 namespace {
 
+using kernels::DotNumerics;
 using kernels::DotOrder;
 using kernels::Isa;
 
@@ -44,16 +45,16 @@ struct Expected {
 };
 
 /// The interpreter's answer, with one worker and one row at a time.
-const Expected& Oracle(const std::string& model, DType dtype, DotOrder order) {
+const Expected& Oracle(const std::string& model, DType dtype, DotNumerics numerics) {
   constexpr std::size_t kTokens = 20;
-  static std::map<std::tuple<std::string, DType, DotOrder>, Expected> cache;
-  const auto [entry, is_new] = cache.try_emplace({model, dtype, order});
+  static std::map<std::tuple<std::string, DType, DotNumerics>, Expected> cache;
+  const auto [entry, is_new] = cache.try_emplace({model, dtype, numerics});
   Expected& expected = entry->second;
   if (!is_new) return expected;
   ExecutorSpec spec;
   spec.directory = Directory(model);
   spec.reference = true;
-  spec.numerics.order = order;
+  spec.numerics = numerics;
   spec.activation_dtype = dtype;
   spec.row_buckets = {1};
   const auto executor = Make(spec);
@@ -63,7 +64,7 @@ const Expected& Oracle(const std::string& model, DType dtype, DotOrder order) {
   return expected;
 }
 
-/// One way to run a model, compared with the oracle of the same dot order.
+/// One way to run a model, compared with the oracle of the same numerics.
 class EveryPath : public ::testing::TestWithParam<ExecutorSpec> {
  protected:
   void SetUp() override {
@@ -73,7 +74,7 @@ class EveryPath : public ::testing::TestWithParam<ExecutorSpec> {
   }
   static const Expected& Want(const ExecutorSpec& spec, const std::string& model) {
     return Oracle(model, spec.activation_dtype,
-                  spec.reference ? spec.numerics.order : kernels::NumericsOf(spec.isa).order);
+                  spec.reference ? spec.numerics : kernels::NumericsOf(spec.isa));
   }
 };
 
@@ -166,6 +167,12 @@ std::vector<ExecutorSpec> Paths() {
     spec.activation_dtype = DType::kF32;
     paths.push_back(spec);
   }
+  for (const Isa isa : {Isa::kAmx, Isa::kAmxEmulated}) {
+    ExecutorSpec spec;
+    spec.num_workers = 2;
+    spec.isa = isa;
+    paths.push_back(spec);
+  }
   // The interpreter is slow: the rest of its freedom is tested below.
   ExecutorSpec spec;
   spec.reference = true;
@@ -191,7 +198,7 @@ TEST(CpuEngine, PromptCutAnywhereGivesTheSameBits) {
   spec.directory = Directory("k3-unit");
   spec.num_workers = 2;
   spec.row_buckets = {1, 4, 16, 64};
-  const Expected& want = Oracle("k3-unit", spec.activation_dtype, DotOrder::kSplitPairs);
+  const Expected& want = Oracle("k3-unit", spec.activation_dtype, DotNumerics{});
   const auto executor = Make(spec);
   ASSERT_NE(executor, nullptr);
   const std::span<const std::int32_t> tokens = want.tokens;
@@ -305,7 +312,7 @@ TEST(CpuEngine, RandomSchedulesGiveTheBitsOfEachSequenceAlone) {
 }
 
 TEST(ReferenceExecutor, OrderOfTheWorkersChangesNothing) {
-  const Expected& want = Oracle("k3-tiny", DType::kBf16, DotOrder::kSplitPairs);
+  const Expected& want = Oracle("k3-tiny", DType::kBf16, DotNumerics{});
   ExecutorSpec spec;
   spec.directory = Directory("k3-tiny");
   spec.reference = true;
@@ -320,7 +327,7 @@ TEST(ReferenceExecutor, OrderOfTheWorkersChangesNothing) {
 }
 
 TEST(CpuEngine, DelayedWorkersChangeNothing) {
-  const Expected& want = Oracle("k3-tiny", DType::kBf16, DotOrder::kSplitPairs);
+  const Expected& want = Oracle("k3-tiny", DType::kBf16, DotNumerics{});
   for (const std::uint32_t seed : {1u, 2u, 3u}) {
     ExecutorSpec spec;
     spec.directory = Directory("k3-tiny");
@@ -342,7 +349,7 @@ TEST(CpuEngine, DelayedWorkersChangeNothing) {
 }
 
 TEST(CpuEngine, PrefetchingChangesNothing) {
-  const Expected& want = Oracle("k3-nano", DType::kBf16, DotOrder::kSplitPairs);
+  const Expected& want = Oracle("k3-nano", DType::kBf16, DotNumerics{});
   ExecutorSpec spec;
   spec.directory = Directory("k3-nano");
   spec.num_workers = 2;
@@ -541,7 +548,7 @@ TEST(CpuEngine, CanBeDestroyedAtAnyIdleMoment) {
 }
 
 TEST(CpuEngine, WakesUpAfterAPause) {
-  const Expected& want = Oracle("k3-unit", DType::kBf16, DotOrder::kSplitPairs);
+  const Expected& want = Oracle("k3-unit", DType::kBf16, DotNumerics{});
   ExecutorSpec spec;
   spec.directory = Directory("k3-unit");
   spec.num_workers = 2;

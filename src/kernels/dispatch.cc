@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/cpu/paths.h"
+#include "kernels/cpu/tiles.h"
 #include "kernels/kernel_table.h"
 
 namespace megalith::kernels {
@@ -15,12 +16,11 @@ struct IsaEntry {
   Isa isa;
   std::string_view name;
 };
-// Slowest first.
+// Slowest first, but for the last.
 constexpr std::array kIsas = {
-    IsaEntry{Isa::kPortable, "portable"},
-    IsaEntry{Isa::kAvx2, "avx2"},
-    IsaEntry{Isa::kAvx512, "avx512"},
-    IsaEntry{Isa::kAvx512Bf16, "avx512_bf16"},
+    IsaEntry{Isa::kPortable, "portable"}, IsaEntry{Isa::kAvx2, "avx2"},
+    IsaEntry{Isa::kAvx512, "avx512"},     IsaEntry{Isa::kAvx512Bf16, "avx512_bf16"},
+    IsaEntry{Isa::kAmx, "amx"},           IsaEntry{Isa::kAmxEmulated, "amx_emulated"},
 };
 
 constexpr const char* kForceIsaVariable = "MEGALITH_FORCE_ISA";
@@ -99,6 +99,7 @@ std::string_view IsaName(Isa isa) {
 DotNumerics NumericsOf(Isa isa) {
   DotNumerics numerics;
   if (isa == Isa::kAvx512Bf16) numerics.order = DotOrder::kJoinedPairs;
+  if (isa == Isa::kAmx || isa == Isa::kAmxEmulated) numerics.quantized = QuantizedDot::kExpanded;
   return numerics;
 }
 
@@ -121,6 +122,10 @@ bool IsaSupported(Isa isa) {
       return features.avx512;
     case Isa::kAvx512Bf16:
       return features.avx512_bf16;
+    case Isa::kAmx:
+      return features.avx512 && TilesUsable();
+    case Isa::kAmxEmulated:
+      return features.avx512;
   }
   return false;
 }
@@ -128,7 +133,7 @@ bool IsaSupported(Isa isa) {
 std::vector<Isa> SupportedIsas() {
   std::vector<Isa> isas;
   for (const IsaEntry& entry : kIsas) {
-    if (IsaSupported(entry.isa)) isas.push_back(entry.isa);
+    if (entry.isa != Isa::kAmxEmulated && IsaSupported(entry.isa)) isas.push_back(entry.isa);
   }
   return isas;
 }
@@ -153,6 +158,10 @@ const KernelTable<Bf16>& Bf16Kernels(Isa isa) {
       return avx512::Bf16Table();
     case Isa::kAvx512Bf16:
       return avx512_bf16::Bf16Table();
+    case Isa::kAmx:
+      return amx::Bf16Table();
+    case Isa::kAmxEmulated:
+      return amx::EmulatedBf16Table();
     case Isa::kPortable:
       break;
   }
@@ -169,6 +178,9 @@ const MathTable& Math(Isa isa) {
       return avx512::Math();
     case Isa::kAvx512Bf16:
       return avx512_bf16::Math();
+    case Isa::kAmx:
+    case Isa::kAmxEmulated:
+      return amx::Math();
     case Isa::kPortable:
       break;
   }

@@ -46,7 +46,8 @@ TEST(ParseIsa, UnknownNameIsAUsageErrorThatListsTheNames) {
   const Result<Isa> parsed = ParseIsa("avx1024");
   ASSERT_FALSE(parsed.has_value());
   EXPECT_EQ(parsed.error().code, ErrorCode::kUsage);
-  for (const char* name : {"avx1024", "portable", "avx2", "avx512", "avx512_bf16"}) {
+  for (const char* name :
+       {"avx1024", "portable", "avx2", "avx512", "avx512_bf16", "amx", "amx_emulated"}) {
     EXPECT_NE(parsed.error().message.find(name), std::string::npos) << name;
   }
 }
@@ -119,7 +120,8 @@ TEST(Bf16Kernels, EveryEntryIsFilledAndNoTwoPathsShareAKernel) {
     EXPECT_NE(table.router_top_k, nullptr);
     EXPECT_EQ(table.numerics.order,
               isas[i] == Isa::kAvx512Bf16 ? DotOrder::kJoinedPairs : DotOrder::kSplitPairs);
-    EXPECT_EQ(table.numerics.quantized, QuantizedDot::kFixedPoint);
+    EXPECT_EQ(table.numerics.quantized,
+              isas[i] == Isa::kAmx ? QuantizedDot::kExpanded : QuantizedDot::kFixedPoint);
     for (std::size_t j = 0; j < i; ++j) {
       for (int f = 0; f < kNumPanelFormats; ++f) {
         EXPECT_NE(table.matmul[f], Bf16Kernels(isas[j]).matmul[f]);

@@ -20,7 +20,15 @@
 
 namespace megalith::kernels {
 
-enum class Isa : std::uint8_t { kPortable, kAvx2, kAvx512, kAvx512Bf16 };
+enum class Isa : std::uint8_t {
+  kPortable,
+  kAvx2,
+  kAvx512,
+  kAvx512Bf16,
+  kAmx,
+  kAmxEmulated,  ///< the kernels and bits of kAmx with its tiles in AVX-512 code: slow, for
+                 ///< checking
+};
 
 /// acc[r][n] = dot(panel row n, x row r), n over num_panels * 16 outputs.
 template <typename X>
@@ -38,8 +46,18 @@ struct MatmulArgs {
 };
 /// Rows are processed in blocks of this many; bits do not depend on it.
 inline constexpr std::int64_t kMatmulRowBlock = 8;
+/// The same for the tile kernels, which read many rows for every panel and keep the expanded
+/// weights and the inputs of a chunk of 32 blocks in scratch.
+inline constexpr std::int64_t kTileRowBlock = 256;
+inline constexpr std::int64_t kTileChunkBlocks = 32;
 inline std::int64_t MatmulScratchFloats(std::int64_t inputs) {
-  return kMatmulRowBlock * PaddedInputs(inputs);
+  const std::int64_t padded = PaddedInputs(inputs);
+  const std::int64_t chunk =
+      padded < kTileChunkBlocks * kBlockInputs ? padded : kTileChunkBlocks * kBlockInputs;
+  // Of bf16, two to a float: two panels and the rows.
+  const std::int64_t tiles = (2 * kPanelOutputs + kTileRowBlock) * chunk / 2;
+  const std::int64_t rows = kMatmulRowBlock * padded;
+  return rows > tiles ? rows : tiles;
 }
 
 template <typename Act>
@@ -200,11 +218,12 @@ struct KernelTable {
 std::string_view IsaName(Isa isa);
 /// Of the matmuls of bf16 activations; needs no support for the path.
 DotNumerics NumericsOf(Isa isa);
-/// "portable", "avx2", "avx512", "avx512_bf16"; kUsage with the list of names otherwise.
+/// "portable", "avx2", "avx512", "avx512_bf16", "amx", "amx_emulated"; kUsage with the list of
+/// names otherwise.
 Result<Isa> ParseIsa(std::string_view name);
 /// Whether this CPU and operating system can run the path.
 bool IsaSupported(Isa isa);
-/// The supported paths, slowest first.
+/// The supported paths, slowest first; without kAmxEmulated, which runs on request only.
 std::vector<Isa> SupportedIsas();
 /// The best supported path, or the one named by the environment variable MEGALITH_FORCE_ISA (an
 /// error if it is unknown or unsupported).

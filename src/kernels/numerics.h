@@ -19,7 +19,10 @@
 //    code), their dot product fits in 32 bits in any order of additions, and
 //    acc = acc + (float(sum) * x_scale) * w_scale, with one rounding each for the conversion, the
 //    two products and the sum. x_scale holds the half of E2M1.
-//    kFloatChains is the other definition: the chains above run on the unscaled weights (E2M1
+//    kExpanded is the definition where the multiply instructions take bf16 only (AMX tiles): the
+//    weights are round(value * w_scale), bf16, and the chains above run on them. Scaling an E2M1
+//    value is exact; an int8 weight loses as much as it did when it was quantised.
+//    kFloatChains is the third definition: the chains above run on the unscaled weights (E2M1
 //    values; int8 codes), then acc = acc + sum * w_scale, multiply then add. It holds for float
 //    activations, which have no fixed-point form.
 // 2. Sums over a vector (norms, softmax, attention scores) use 16 lanes: lane j adds elements
@@ -48,7 +51,7 @@ inline constexpr int kBlockInputs = 32;   ///< inputs per dot-product block and 
 inline constexpr int kPanelOutputs = 16;  ///< outputs per packed panel
 
 enum class DotOrder : std::uint8_t { kSplitPairs, kJoinedPairs };
-enum class QuantizedDot : std::uint8_t { kFixedPoint, kFloatChains };
+enum class QuantizedDot : std::uint8_t { kFixedPoint, kExpanded, kFloatChains };
 
 /// What rule 1 leaves to the instruction-set path.
 struct DotNumerics {

@@ -10,10 +10,10 @@
 
 namespace megalith::kernels::test {
 
-enum class TestPath { kPortable, kAvx2, kAvx512, kAvx512Bf16, kFloat32 };
+enum class TestPath { kPortable, kAvx2, kAvx512, kAvx512Bf16, kAmx, kFloat32 };
 
-inline const TestPath kAllPaths[] = {TestPath::kPortable, TestPath::kAvx2, TestPath::kAvx512,
-                                     TestPath::kAvx512Bf16, TestPath::kFloat32};
+inline const TestPath kAllPaths[] = {TestPath::kPortable,   TestPath::kAvx2, TestPath::kAvx512,
+                                     TestPath::kAvx512Bf16, TestPath::kAmx,  TestPath::kFloat32};
 
 inline Isa IsaOf(TestPath path) {
   switch (path) {
@@ -23,6 +23,8 @@ inline Isa IsaOf(TestPath path) {
       return Isa::kAvx512;
     case TestPath::kAvx512Bf16:
       return Isa::kAvx512Bf16;
+    case TestPath::kAmx:
+      return Isa::kAmx;
     case TestPath::kPortable:
     case TestPath::kFloat32:
       break;

@@ -145,7 +145,8 @@ template <typename T>
 inline std::string IsaTestName(const ::testing::TestParamInfo<Isa>& info) {
   return std::string(IsaName(info.param));
 }
-inline const Isa kAllIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+inline const Isa kAllIsas[] = {Isa::kPortable,   Isa::kAvx2, Isa::kAvx512,
+                               Isa::kAvx512Bf16, Isa::kAmx,  Isa::kAmxEmulated};
 
 }  // namespace megalith::kernels::test
 

@@ -4,7 +4,7 @@
 
 // Code below this line may use the path's instructions; nothing above may.
 #ifdef __clang__
-#pragma clang attribute push(                                                          \
+#pragma clang attribute push(                                                                     \
     __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni"))), \
     apply_to = function)
 #else

@@ -20,6 +20,6 @@
 /// For functions that take or return vectors: GCC would pass a pair of AVX2 registers through
 /// memory, and the reload waits for the stores (SiTU took four times as long).
 #define MEGALITH_INLINE inline __attribute__((always_inline))
-/// For lambdas with sums outside: a lambda that is called in two places (whole vectors and the rest)
-/// may be left a function, and its sums then live in memory.
+/// For lambdas with sums outside: a lambda that is called in two places (whole vectors and the
+/// rest) may be left a function, and its sums then live in memory.
 #define MEGALITH_INLINE_LAMBDA __attribute__((always_inline))

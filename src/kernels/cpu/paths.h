@@ -33,5 +33,10 @@ namespace avx512_bf16 {
 const KernelTable<Bf16>& Bf16Table();
 const MathTable& Math();
 }  // namespace avx512_bf16
+namespace amx {
+const KernelTable<Bf16>& Bf16Table();
+const KernelTable<Bf16>& EmulatedBf16Table();
+const MathTable& Math();
+}  // namespace amx
 
 }  // namespace megalith::kernels

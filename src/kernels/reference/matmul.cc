@@ -29,8 +29,12 @@ float FixedPointDot(PanelFormat format, const std::byte* panel, std::int64_t inp
 /// One output in float: the weights are row n of a panel, x holds `inputs` elements.
 template <typename X>
 float FloatDot(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n, const X* x,
-               DotOrder order) {
-  const auto weight = [&](std::int64_t k) { return PanelUnscaled(format, panel, inputs, n, k); };
+               DotNumerics numerics) {
+  const bool expands = numerics.quantized == QuantizedDot::kExpanded;
+  const auto weight = [&](std::int64_t k) {
+    return expands ? ToFloat(ToBf16(PanelElement(format, panel, inputs, n, k)))
+                   : PanelUnscaled(format, panel, inputs, n, k);
+  };
   const auto input = [&](std::int64_t k) { return k < inputs ? Widen(x[k]) : 0.0f; };
   const auto multiply_add = [](float w, float value, float sum) {
     if constexpr (std::is_same_v<X, Bf16>) {
@@ -42,7 +46,7 @@ float FloatDot(PanelFormat format, const std::byte* panel, std::int64_t inputs, 
   float acc = 0.0f;
   for (std::int64_t begin = 0; begin < inputs; begin += kBlockInputs) {
     float block_sum;
-    if (order == DotOrder::kSplitPairs) {
+    if (numerics.order == DotOrder::kSplitPairs) {
       float even = 0.0f;
       float odd = 0.0f;
       for (std::int64_t k = begin; k < begin + kBlockInputs; k += 2) {
@@ -58,7 +62,8 @@ float FloatDot(PanelFormat format, const std::byte* panel, std::int64_t inputs, 
       }
       block_sum = chain;
     }
-    acc = acc + block_sum * PanelScale(format, panel, inputs, n, begin / kBlockInputs);
+    acc = acc + (expands ? block_sum
+                         : block_sum * PanelScale(format, panel, inputs, n, begin / kBlockInputs));
   }
   return acc;
 }
@@ -67,7 +72,9 @@ float FloatDot(PanelFormat format, const std::byte* panel, std::int64_t inputs, 
 
 template <typename X>
 void Matmul(const MatmulArgs<X>& args, PanelFormat format, DotNumerics numerics) {
-  if constexpr (std::is_same_v<X, float>) numerics.order = DotOrder::kSplitPairs;
+  if constexpr (std::is_same_v<X, float>) {
+    numerics = {DotOrder::kSplitPairs, QuantizedDot::kFloatChains};
+  }
   const std::int64_t panel_bytes = PanelBytes(format, args.inputs);
   for (std::int64_t r = 0; r < args.rows; ++r) {
     const std::int64_t x_row = args.row_indices != nullptr ? args.row_indices[r] : r;
@@ -82,7 +89,7 @@ void Matmul(const MatmulArgs<X>& args, PanelFormat format, DotNumerics numerics)
             continue;
           }
         }
-        acc = FloatDot(format, panel, args.inputs, n, x, numerics.order);
+        acc = FloatDot(format, panel, args.inputs, n, x, numerics);
       }
     }
   }
