@@ -13,6 +13,7 @@ void RegisterTokenize(CLI::App& app, Cli& cli);
 void RegisterDetokenize(CLI::App& app, Cli& cli);
 void RegisterInspect(CLI::App& app, Cli& cli);
 void RegisterCompile(CLI::App& app, Cli& cli);
+void RegisterSynth(CLI::App& app, Cli& cli);
 void RegisterBench(CLI::App& app, Cli& cli);
 void RegisterTrace(CLI::App& app, Cli& cli);
 void RegisterDoctor(CLI::App& app, Cli& cli);

@@ -108,6 +108,7 @@ ExitCode Run(int argc, char** argv) {
   RegisterDetokenize(app, cli);
   RegisterInspect(app, cli);
   RegisterCompile(app, cli);
+  RegisterSynth(app, cli);
   RegisterBench(app, cli);
   RegisterTrace(app, cli);
   RegisterDoctor(app, cli);

@@ -20,6 +20,7 @@ const std::map<std::string, std::vector<std::string>>& Table() {
       {"kernels", {"base"}},
       {"model", {"base"}},
       {"weights", {"base", "model", "kernels"}},
+      {"synth", {"base", "model"}},
       {"program", {"base"}},
       {"trace", {"base", "program"}},
       {"program/compile", {"base", "program", "model", "kernels"}},
@@ -29,7 +30,7 @@ const std::map<std::string, std::vector<std::string>>& Table() {
       {"engine", {"base", "exec", "program/compile", "weights", "model"}},
       {"bench", {"base", "engine", "exec", "program/compile", "kernels"}},
       {"serve", {"base", "engine", "text"}},
-      {"apps", {"base", "serve", "engine", "bench", "text", "trace"}},
+      {"apps", {"base", "serve", "engine", "synth", "bench", "text", "trace"}},
       // The installed interface stands alone.
       {"include/megalith", {}},
   };

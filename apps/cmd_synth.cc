@@ -1,0 +1,173 @@
+// megalith synth: a random checkpoint of any size in the real file format.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/topology.h"
+#include "base/units.h"
+#include "cli.h"
+#include "commands.h"
+#include "console.h"
+#include "model/config.h"
+#include "progress_bar.h"
+#include "synth/config_edit.h"
+#include "synth/plan.h"
+#include "synth/presets.h"
+#include "synth/write.h"
+
+namespace megalith::apps {
+namespace {
+
+constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{16} << 20;
+
+struct Options {
+  std::string out;
+  std::string preset = "k3-tiny";
+  std::string config;
+  synth::ConfigEdits edits;
+  std::uint64_t seed = 0;
+  std::uint64_t shard_bytes = 0;
+  bool replace = false;
+  bool json = false;
+};
+
+/// The config.json to make a checkpoint of.
+Result<std::string> MakeConfig(const Options& options) {
+  if (options.config.empty()) {
+    MEGALITH_ASSIGN_OR_RETURN(const std::string preset, synth::PresetConfig(options.preset));
+    return synth::EditConfig(preset, fmt::format("preset {}", options.preset), options.edits);
+  }
+  // Refused here with the file's own words, before anything is edited.
+  MEGALITH_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.config, kMaxConfigBytes));
+  MEGALITH_RETURN_IF_ERROR(model::ParseConfig(text, options.config));
+  return synth::EditConfig(text, options.config, options.edits);
+}
+
+/// Edits that cannot be are wrong use, whoever finds that out; a broken file is not.
+Status AsUsage(const Options& options, Error error) {
+  const bool from_file = !options.config.empty() && !model::ReadConfig(options.config);
+  if (!from_file && error.code == ErrorCode::kBadConfig) error.code = ErrorCode::kUsage;
+  return tl::unexpected(std::move(error));
+}
+
+Status Synth(const Options& options, const Cli& cli) {
+  const auto config = MakeConfig(options);
+  if (!config) return AsUsage(options, config.error());
+  synth::PlanOptions plan_options;
+  plan_options.seed = options.seed;
+  plan_options.shard_bytes = options.shard_bytes;
+  MEGALITH_ASSIGN_OR_RETURN(const synth::CheckpointPlan plan,
+                            synth::PlanCheckpoint(*config, plan_options));
+
+  synth::WriteOptions write;
+  write.num_threads = cli.common.workers;
+  if (write.num_threads == 0) {
+    MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
+    write.num_threads = DefaultWorkers(topology);
+  }
+  write.replace = options.replace;
+  write.cancel = cli.cancel;
+  const std::int64_t start = NowNs();
+  {
+    ProgressBar bar(cli.common.quiet);
+    write.progress = bar.Callback();
+    MEGALITH_RETURN_IF_ERROR(synth::WriteCheckpoint(plan, options.out, write));
+  }
+  const double seconds = SecondsSince(start);
+  const double rate = static_cast<double>(plan.file_bytes) / seconds;
+  if (options.json) {
+    const nlohmann::ordered_json json = {
+        {"path", options.out},
+        {"source", options.config.empty() ? options.preset : options.config},
+        {"seed", options.seed},
+        {"shards", plan.shards.size()},
+        {"tensors", plan.num_tensors},
+        {"parameters", plan.num_parameters},
+        {"tensor_bytes", plan.tensor_bytes},
+        {"file_bytes", plan.file_bytes},
+        {"seconds", seconds},
+        {"bytes_per_second", rate}};
+    Put("{}\n", json.dump());
+  } else {
+    Put("{}: {} tensors, {} parameters, {} in {} shard{}, seed {}\n", options.out, plan.num_tensors,
+        plan.num_parameters, FormatBytes(plan.file_bytes), plan.shards.size(),
+        plan.shards.size() == 1 ? "" : "s", options.seed);
+    Note("written in {:.1f} s, {:.2f} GB/s with the flush to the disk\n", seconds, rate * 1e-9);
+  }
+  return {};
+}
+
+void AddEdits(CLI::App& command, synth::ConfigEdits& edits) {
+  for (const synth::EditableNumber& number : synth::EditableNumbers()) {
+    command
+        .add_option(fmt::format("--{}", number.option), edits.*number.member,
+                    fmt::format("{} ({})", number.description, number.keys))
+        ->type_name("N")
+        ->group("Numbers to replace");
+  }
+  command
+      .add_option("--layer-kinds", edits.layer_kinds,
+                  "A letter for each layer, K (KDA) or M (MLA); sets their number too")
+      ->type_name("LETTERS")
+      ->group("Numbers to replace");
+  command
+      .add_option("--set", edits.assignments,
+                  "Any other key of text_config and its JSON value, e.g. "
+                  "linear_attn_config.use_full_rank_gate=false; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all()
+      ->group("Numbers to replace");
+}
+
+}  // namespace
+
+void RegisterSynth(CLI::App& app, Cli& cli) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = AddCommand(
+      app, cli, "synth",
+      "Write a random checkpoint of a preset or config, in the real file format: what needs a "
+      "model of some size, not its words",
+      "megalith synth /tmp/slice --preset k3-slice\n"
+      "megalith synth /tmp/wide --preset k3-mini --experts 256 --experts-per-token 8 --seed 7\n"
+      "megalith synth /tmp/short --config Kimi-K3/config.json --layers 4",
+      [options, &cli] { return Synth(*options, cli); });
+  command->add_option("OUT", options->out, "Folder to write")->type_name("")->required();
+  std::string presets = "What to make: ";
+  std::vector<std::string> names;
+  for (const synth::Preset& preset : synth::Presets()) {
+    presets += fmt::format("{}{} ({})", names.empty() ? "" : "; ", preset.name, preset.description);
+    names.emplace_back(preset.name);
+  }
+  CLI::Option* preset = command->add_option("--preset", options->preset, presets)
+                            ->type_name("NAME")
+                            ->check(CLI::IsMember(names))
+                            ->capture_default_str();
+  command->add_option("--config", options->config, "A config.json to make a checkpoint of")
+      ->type_name("FILE")
+      ->excludes(preset);
+  command
+      ->add_option("--seed", options->seed,
+                   "Other seeds give other weights; the same one the same bytes")
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--shard-size", options->shard_bytes,
+                   "Bytes of a shard (also 500MB, 2GiB); default: one shard a layer")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--force", options->replace,
+                    "Replace the checkpoint that OUT holds; other files in it stay");
+  command->add_flag("--json", options->json, "One JSON object instead of text");
+  AddEdits(*command, options->edits);
+}
+
+}  // namespace megalith::apps
