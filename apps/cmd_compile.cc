@@ -15,6 +15,7 @@
 #include "console.h"
 #include "default_model.h"
 #include "engine/engine.h"
+#include "loading.h"
 #include "model/config.h"
 #include "program/compile/compile.h"
 #include "program/dump.h"
@@ -27,6 +28,7 @@ struct Options {
   std::string model;
   std::int32_t rows = 1;
   std::int64_t context = 0;
+  std::string dense = "bf16";
   bool dump = false;
   bool json = false;
 };
@@ -73,7 +75,7 @@ void PrintText(const program::VerifiedProgram& program, const Figures& figures) 
       program->segments.size(), program->visits.size());
   Put("  {} instructions, {} counters, {} weight tiles\n", program::CountInstructions(*program),
       program->counters.size(), figures.tiles);
-  Put("  reads {} bytes a step as stored: dense {}, {} experts a layer {}, vectors {}, "
+  Put("  reads {} bytes a step without padding: dense {}, {} experts a layer {}, vectors {}, "
       "embedding {}\n",
       bytes.Source(), bytes.dense_source, figures.active_experts, bytes.expert_source,
       bytes.vector_source, bytes.embedding_source);
@@ -130,6 +132,7 @@ Status Compile(const Options& options, const Cli& cli) {
   if (!config.model.declares_mxfp4_experts) {
     compile.weight_format = [](std::string_view) { return program::WeightFormat::kBf16; };
   }
+  MEGALITH_ASSIGN_OR_RETURN(compile.dense, program::ParseDenseFormats(options.dense));
   compile.max_rows = options.rows;
   const std::int64_t start = NowNs();
   MEGALITH_ASSIGN_OR_RETURN(program::Program program, program::Compile(config.model, compile));
@@ -172,6 +175,7 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
                    "Longest sequence; default: 4096 or what the model allows, as in run")
       ->type_name("N")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+  AddDenseOption(*command, options->dense);
   command->add_flag("--dump", options->dump, "Print every instruction (as JSON with --json)");
   command->add_flag("--json", options->json, "One JSON object instead of text");
 }

@@ -27,6 +27,16 @@ void AddLoadOptions(CLI::App& command, LoadOptions& options) {
                   "Pages of the weights: off, madvise, reserved (vm.nr_hugepages)")
       ->check(CLI::IsMember({"off", "madvise", "reserved"}))
       ->capture_default_str();
+  AddDenseOption(command, options.dense);
+}
+
+void AddDenseOption(CLI::App& command, std::string& dense) {
+  command
+      .add_option("--dense", dense,
+                  "Packed format of dense matrices: bf16, or int8 (made of bf16 while loading; the "
+                  "router stays bf16), then overrides for attention, mlp, latent, router, head: "
+                  "int8,head=bf16")
+      ->capture_default_str();
 }
 
 Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory, const Cli& cli,
@@ -36,6 +46,7 @@ Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory,
   options.num_workers = cli.common.workers;
   options.lora_norm_uses_rms_eps = load.lora_norm_eps == "rms";
   MEGALITH_ASSIGN_OR_RETURN(options.huge_pages, ParseHugePages(load.huge_pages));
+  MEGALITH_ASSIGN_OR_RETURN(options.dense, program::ParseDenseFormats(load.dense));
   // Without a wish, bf16 gets the best path and fp32 the only one it has.
   const bool has_wish = !cli.common.isa.empty() || std::getenv("MEGALITH_FORCE_ISA") != nullptr;
   const bool is_float = options.activation_dtype == DType::kF32;

@@ -15,10 +15,14 @@ namespace megalith::apps {
 struct LoadOptions {
   std::string lora_norm_eps = "1e-6";
   std::string huge_pages = "madvise";
+  std::string dense = "bf16";
 };
 
-/// Adds --lora-norm-eps and --huge-pages.
+/// Adds --lora-norm-eps, --huge-pages and --dense.
 void AddLoadOptions(CLI::App& command, LoadOptions& options);
+
+/// Adds --dense alone, for commands that compile without loading.
+void AddDenseOption(CLI::App& command, std::string& dense);
 
 /// Loads with the common options and `load` applied, and a progress bar.
 Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory, const Cli& cli,

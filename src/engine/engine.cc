@@ -125,6 +125,7 @@ Result<std::vector<program::VerifiedProgram>> Engine::CompileBuckets(
   if (options_.lora_norm_uses_rms_eps) compiled.lora_norm_eps = compiled.rms_norm_eps;
   StoredFormats formats(checkpoint_);
   compile.activation_dtype = options_.activation_dtype;
+  compile.dense = options_.dense;
   compile.weight_format = [&formats](std::string_view name) { return formats(name); };
   std::vector<program::VerifiedProgram> programs;
   for (const std::int32_t bucket : buckets) {

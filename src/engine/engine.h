@@ -39,6 +39,7 @@ struct EngineOptions {
   std::int32_t num_workers = 0;  ///< 0: one per physical core this process may use
   /// Empty: the best the CPU has, or MEGALITH_FORCE_ISA. The interpreter takes its order of sums.
   std::optional<kernels::Isa> isa;
+  program::DenseFormats dense;  ///< which dense matrices are packed as int8
   DType activation_dtype = DType::kBf16;  ///< kF32: no activation rounding (portable path only)
   std::int32_t num_sequences = 1;         ///< that may be alive at once
   std::int32_t max_positions = 0;         ///< longest sequence; 0: what the model allows
@@ -96,7 +97,7 @@ class Engine {
   std::int32_t rows_per_step() const { return rows_per_step_; }
   /// Content hash of the one-row Program.
   const std::string& program_hash() const { return program_hash_; }
-  /// Checkpoint bytes that one decoded token reads.
+  /// Weight bytes that one decoded token reads, without padding.
   std::int64_t bytes_per_token() const { return bytes_per_token_; }
   std::string Describe() const { return executor_->Describe(); }
 

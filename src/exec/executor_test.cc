@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <thread>
 
@@ -190,6 +191,49 @@ INSTANTIATE_TEST_SUITE_P(, EveryPath, ::testing::ValuesIn(Paths()), [](const aut
   std::replace(name.begin(), name.end(), ' ', '_');
   return name;
 });
+
+// ---- int8 dense weights -------------------------------------------------------------------------
+
+// Every path against the interpreter, and both against bf16: other bits, the same model.
+TEST(Int8Dense, EveryPathEqualsTheInterpreterAndStaysNearBf16) {
+  for (const char* model : {"k3-unit", "k3-odd"}) {
+    SCOPED_TRACE(model);
+    ExecutorSpec spec;
+    spec.directory = Directory(model);
+    spec.dense = *program::ParseDenseFormats("int8,router=int8");
+    for (const DotOrder order : {DotOrder::kSplitPairs, DotOrder::kJoinedPairs}) {
+      const Expected& bf16 = Oracle(model, DType::kBf16, order);
+      const std::span<const std::int32_t> tokens = std::span(bf16.tokens).first(9);
+      spec.reference = true;
+      spec.numerics.order = order;
+      spec.num_workers = 1;
+      const auto interpreter = Make(spec);
+      ASSERT_NE(interpreter, nullptr);
+      const LogitRows want = FeedOrFail(*interpreter, 0, tokens, 8);
+      double difference = 0.0;
+      double magnitude = 0.0;
+      for (std::size_t row = 0; row < want.size(); ++row) {
+        for (std::size_t i = 0; i < want[row].size(); ++i) {
+          const double exact = static_cast<double>(bf16.logits[row][i]);
+          difference += std::pow(static_cast<double>(want[row][i]) - exact, 2.0);
+          magnitude += exact * exact;
+        }
+      }
+      EXPECT_GT(difference, 0.0);
+      EXPECT_LT(difference, 0.01 * magnitude);
+      spec.reference = false;
+      spec.num_workers = 2;
+      for (const Isa isa : kernels::SupportedIsas()) {
+        if (kernels::NumericsOf(isa).order != order) continue;
+        spec.isa = isa;
+        const auto executor = Make(spec);
+        ASSERT_NE(executor, nullptr);
+        EXPECT_EQ(FirstDifference(want, FeedOrFail(*executor, 0, tokens, 8)), "")
+            << kernels::IsaName(isa);
+      }
+    }
+  }
+}
 
 // ---- cutting ------------------------------------------------------------------------------------
 

@@ -44,9 +44,7 @@ struct InstructionView {
     return weights.WorkerArena(worker) + base + of.offset;
   }
   kernels::PanelFormat Format() const {
-    return program.tensors[tile().tensor].format == program::WeightFormat::kMxfp4
-               ? kernels::PanelFormat::kMxfp4
-               : kernels::PanelFormat::kBf16;
+    return PanelFormatOf(program.tensors[tile().tensor].format);
   }
 
   const program::Vector& VectorInfo(std::size_t index) const {

@@ -19,8 +19,7 @@ weights::PanelJob MakeJob(const Program& program, const Tile& tile, std::int32_t
   if (tile.pair_tensor != program::kNone) {
     job.pair_tensor = FillName(program.tensors[tile.pair_tensor].name, "{layer}", layer);
   }
-  job.format = tensor.format == WeightFormat::kMxfp4 ? kernels::PanelFormat::kMxfp4
-                                                     : kernels::PanelFormat::kBf16;
+  job.format = PanelFormatOf(tensor.format);
   job.stored_rows = tensor.outputs;
   job.stored_columns = tensor.inputs;
   job.transposed = tile.transposed;
@@ -100,6 +99,18 @@ std::string Describe(const TilePlacement& tile) {
 }
 
 }  // namespace
+
+kernels::PanelFormat PanelFormatOf(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kMxfp4:
+      return kernels::PanelFormat::kMxfp4;
+    case WeightFormat::kInt8:
+      return kernels::PanelFormat::kInt8;
+    case WeightFormat::kBf16:
+      break;
+  }
+  return kernels::PanelFormat::kBf16;
+}
 
 std::string FillName(std::string_view name, std::string_view word, std::int64_t value) {
   const std::size_t at = name.find(word);

@@ -53,6 +53,8 @@ Result<WeightLayout> MakeWeightLayout(const program::Program& program);
 /// kUsage naming the first difference: worker, tile and values.
 Status CheckSameLayout(const WeightLayout& want, const WeightLayout& have);
 
+kernels::PanelFormat PanelFormatOf(program::WeightFormat format);
+
 /// `layers.{layer}.mlp` with 3 for {layer}: "layers.3.mlp". Names without the word stay as they
 /// are.
 std::string FillName(std::string_view name, std::string_view word, std::int64_t value);

@@ -40,7 +40,15 @@ const OpcodeInfo& Info(Opcode opcode) {
 }
 
 std::string_view WeightFormatName(WeightFormat format) {
-  return format == WeightFormat::kBf16 ? "bf16" : "mxfp4";
+  switch (format) {
+    case WeightFormat::kBf16:
+      return "bf16";
+    case WeightFormat::kMxfp4:
+      return "mxfp4";
+    case WeightFormat::kInt8:
+      return "int8";
+  }
+  return "?";
 }
 
 std::string_view RegisterName(Register value) {

@@ -56,8 +56,9 @@ enum class Activation : std::uint8_t {
   kSilu,  ///< g * sigmoid(g) * u
 };
 
-/// How the elements of a weight matrix are stored, in the checkpoint and in the packed arena.
-enum class WeightFormat : std::uint8_t { kBf16, kMxfp4 };
+/// How the elements of a weight matrix are stored in the packed arena: as in the checkpoint, but
+/// kInt8 is made of bf16 when the weights are packed (int8 codes, a bf16 scale per 32 inputs).
+enum class WeightFormat : std::uint8_t { kBf16, kMxfp4, kInt8 };
 std::string_view WeightFormatName(WeightFormat format);
 
 inline constexpr std::uint32_t kNone = 0xffffffffu;
@@ -145,7 +146,7 @@ struct Tile {
   std::int64_t offset = 0;  ///< bytes from the visit's weight base of this worker; for expert tiles
                             ///< from the base of the chosen expert's block
   std::int64_t bytes = 0;   ///< packed
-  std::int64_t source_bytes = 0;  ///< the same weights as stored in the checkpoint
+  std::int64_t source_bytes = 0;  ///< the same weights in their format, without padding
 };
 
 /// A small read-only array that any worker may read: norm weights, taps, biases.

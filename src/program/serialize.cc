@@ -74,7 +74,7 @@ template <>
 constexpr std::uint64_t kLastEnumerator<DType> = static_cast<std::uint64_t>(DType::kI64);
 template <>
 constexpr std::uint64_t kLastEnumerator<WeightFormat> =
-    static_cast<std::uint64_t>(WeightFormat::kMxfp4);
+    static_cast<std::uint64_t>(WeightFormat::kInt8);
 template <>
 constexpr std::uint64_t kLastEnumerator<Register> =
     static_cast<std::uint64_t>(Register::kActiveExperts);

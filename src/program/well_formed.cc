@@ -262,6 +262,12 @@ class WellFormed {
         return Violation("V1", "{}: MXFP4 {} must be read over all inputs, not transposed", what,
                          tensor.name);
       }
+      if (tensor.format == WeightFormat::kInt8 &&
+          (tile.transposed || tile.first_input % kScaleGroup != 0)) {
+        return Violation("V1",
+                         "{}: int8 {} must be read from a whole group of {} inputs, not transposed",
+                         what, tensor.name, kScaleGroup);
+      }
       const std::int64_t panels =
           CeilDiv(tile.num_outputs, kPanelOutputs) * (tile.pair_tensor == kNone ? 1 : 2);
       MEGALITH_RETURN_IF_ERROR(InRange(what + " panels", tile.num_panels, panels, panels));

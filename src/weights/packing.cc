@@ -23,7 +23,6 @@ using kernels::PanelFormat;
 /// A matrix of the checkpoint whose bytes can be read in place.
 struct Source {
   std::string name;
-  PanelFormat format = PanelFormat::kBf16;
   std::int64_t columns = 0;
   MatrixView view;
   const std::byte* weight = nullptr;
@@ -38,21 +37,20 @@ Status OpenSource(const Checkpoint& checkpoint, const std::string& name, const P
     return Fail(ErrorCode::kBadTensor, "{}: [{}, {}] expected, [{}, {}] found", name,
                 job.stored_rows, job.stored_columns, view.rows, view.columns);
   }
-  const PanelFormat found =
-      view.format == MatrixFormat::kMxfp4 ? PanelFormat::kMxfp4 : PanelFormat::kBf16;
-  if (found != job.format) {
+  const MatrixFormat stored =
+      job.format == PanelFormat::kMxfp4 ? MatrixFormat::kMxfp4 : MatrixFormat::kBf16;
+  if (view.format != stored) {
     return Fail(ErrorCode::kBadTensor, "{}: stored as {}, the plan expects {}", name,
-                found == PanelFormat::kMxfp4 ? "mxfp4" : "bf16",
-                job.format == PanelFormat::kMxfp4 ? "mxfp4" : "bf16");
+                view.format == MatrixFormat::kMxfp4 ? "mxfp4" : "bf16",
+                stored == MatrixFormat::kMxfp4 ? "mxfp4" : "bf16");
   }
   source->name = name;
-  source->format = found;
   source->columns = view.columns;
   source->view = view;
   MEGALITH_ASSIGN_OR_RETURN(const std::span<const std::byte> weight,
                             checkpoint.shards().Bytes(view.weight, &source->copy));
   source->weight = weight.data();
-  if (found == PanelFormat::kMxfp4) {
+  if (view.format == MatrixFormat::kMxfp4) {
     MEGALITH_ASSIGN_OR_RETURN(const std::span<const std::byte> scale,
                               checkpoint.MapTensor(view.scale));
     source->scale = scale.data();
@@ -104,14 +102,19 @@ Status CheckJob(const PanelJob& job, std::size_t destination_bytes) {
                 job.tensor, job.first_output, job.num_outputs, outputs, job.first_input,
                 job.num_inputs, inputs);
   }
-  if (job.format == PanelFormat::kMxfp4) {
+  if (kernels::IsQuantized(job.format)) {
     if (job.transposed) {
-      return Fail(ErrorCode::kUnsupported, "{}: a transposed MXFP4 matrix cannot be packed",
-                  job.tensor);
+      return Fail(ErrorCode::kUnsupported, "{}: a transposed {} matrix cannot be packed",
+                  job.tensor, kernels::PanelFormatName(job.format));
     }
-    if (job.first_input % kBlockInputs != 0 || job.num_inputs % kBlockInputs != 0) {
-      return Fail(ErrorCode::kUnsupported, "{}: inputs {}+{} cut an MXFP4 scale group of {}",
-                  job.tensor, job.first_input, job.num_inputs, kBlockInputs);
+    // The last group of an int8 row may be short; a group of MXFP4 is whole in the checkpoint.
+    const bool cuts_end =
+        job.num_inputs % kBlockInputs != 0 &&
+        (job.format == PanelFormat::kMxfp4 || job.first_input + job.num_inputs != inputs);
+    if (job.first_input % kBlockInputs != 0 || cuts_end) {
+      return Fail(ErrorCode::kUnsupported, "{}: inputs {}+{} cut a scale group of {} of {}",
+                  job.tensor, job.first_input, job.num_inputs, kBlockInputs,
+                  kernels::PanelFormatName(job.format));
     }
   }
   if (static_cast<std::size_t>(PackedBytes(job)) != destination_bytes) {
@@ -124,7 +127,15 @@ Status CheckJob(const PanelJob& job, std::size_t destination_bytes) {
 /// Packs outputs first .. first + count (at most 16) of one matrix.
 Status PackOnePanel(const Checkpoint& checkpoint, const Source& source, const PanelJob& job,
                     std::int64_t first, std::int64_t count, std::byte* panel) {
-  if (source.format == PanelFormat::kBf16) {
+  if (job.format == PanelFormat::kInt8) {
+    const auto* matrix = reinterpret_cast<const Bf16*>(source.weight);
+    if (!kernels::PackPanelInt8(matrix + first * source.columns + job.first_input, source.columns,
+                                count, job.num_inputs, panel)) {
+      return FailNonFinite(checkpoint, source, job, first, count);
+    }
+    return {};
+  }
+  if (job.format == PanelFormat::kBf16) {
     const std::int64_t output_stride = job.transposed ? 1 : source.columns;
     const std::int64_t input_stride = job.transposed ? source.columns : 1;
     const auto* matrix = reinterpret_cast<const Bf16*>(source.weight);

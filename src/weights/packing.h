@@ -40,11 +40,12 @@ std::int64_t NumPanels(const PanelJob& job);
 /// Bytes a job writes: NumPanels panels.
 std::int64_t PackedBytes(const PanelJob& job);
 
-/// Writes PackedBytes(job) bytes, padding included. The source is read in place from the mapped
-/// file. Errors: kBadTensor names a tensor that is absent, of another shape or storage, or holds
-/// NaN, infinity or an MXFP4 scale of 0 or 255 within the packed part (with row and column or
-/// group); kUsage for a range outside the matrix or a destination of another size; kUnsupported for
-/// a transposed MXFP4 matrix or inputs that cut a scale group.
+/// Writes PackedBytes(job) bytes, padding included; kInt8 is made of a matrix stored as bf16. The
+/// source is read in place from the mapped file. Errors: kBadTensor names a tensor that is absent,
+/// of another shape or storage, or holds NaN, infinity or an MXFP4 scale of 0 or 255 within the
+/// packed part (with row and column or group); kUsage for a range outside the matrix or a
+/// destination of another size; kUnsupported for a transposed MXFP4 or int8 matrix or inputs that
+/// cut a scale group.
 Status PackPanels(const Checkpoint& checkpoint, const PanelJob& job,
                   std::span<std::byte> destination);
 

@@ -105,6 +105,26 @@ TEST_F(Packing, Bf16SliceWithTailMatchesStored) {
   }
 }
 
+TEST_F(Packing, Int8IsMadeOfBf16) {
+  PanelJob job = Bf16Job(kQuery, 256, 256);
+  job.format = PanelFormat::kInt8;
+  job.first_output = 48;
+  job.num_outputs = 23;
+  job.first_input = 64;
+  job.num_inputs = 96;
+  const auto packed = Pack(job);
+  const std::int64_t panel_bytes = kernels::PanelBytes(job.format, job.num_inputs);
+  for (int n = 0; n < 32; ++n) {
+    const std::byte* panel = packed.data() + n / 16 * panel_bytes;
+    for (std::int64_t k = 0; k < 96; ++k) {
+      const float want = n < 23 ? Stored(kQuery, 48 + n, 64 + k) : 0.0f;
+      const float scale = kernels::PanelScale(job.format, panel, 96, n % 16, k / 32);
+      ASSERT_NEAR(PanelElement(job.format, panel, 96, n % 16, k), want, 0.501f * scale)
+          << n << " " << k;
+    }
+  }
+}
+
 TEST_F(Packing, TransposedMatrixSwapsRowsAndColumns) {
   PanelJob job = Bf16Job(kGate, 384, 256);
   job.transposed = true;
@@ -167,6 +187,9 @@ TEST_F(Packing, JobsThatDoNotFitTheCheckpointAreRefused) {
   job = Bf16Job(kQuery, 256, 256);
   job.format = PanelFormat::kMxfp4;
   ExpectRefused(job, ErrorCode::kBadTensor, "bf16");
+  job = ExpertJob();
+  job.format = PanelFormat::kInt8;
+  ExpectRefused(job, ErrorCode::kBadTensor, "mxfp4");
   job = Bf16Job(kGate, 384, 256);
   job.pair_tensor = kQuery;
   ExpectRefused(job, ErrorCode::kBadTensor, "q_proj");
@@ -188,6 +211,13 @@ TEST_F(Packing, JobsThatContradictThemselvesAreRefused) {
   job.first_input = 16;
   job.num_inputs = 32;
   ExpectRefused(job, ErrorCode::kUnsupported, "16+32");
+  job = Bf16Job(kQuery, 256, 256);
+  job.format = PanelFormat::kInt8;
+  job.num_inputs = 40;  // the group ends inside the row
+  ExpectRefused(job, ErrorCode::kUnsupported, "0+40");
+  job.num_inputs = 256;
+  job.transposed = true;
+  ExpectRefused(job, ErrorCode::kUnsupported, "transposed");
   job = Bf16Job(kQuery, 256, 256);
   std::vector<std::byte> short_by_one(static_cast<std::size_t>(PackedBytes(job)) - 1);
   EXPECT_FALSE(PackPanels(checkpoint(), job, short_by_one).has_value());

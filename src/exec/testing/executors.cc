@@ -15,22 +15,24 @@ namespace {
 std::mutex cache_mutex;
 
 /// What of a spec decides a Program.
-using ProgramKey = std::tuple<std::string, DType, std::int32_t, std::int32_t, std::int32_t,
-                              std::int32_t, std::int32_t, std::int32_t, std::int64_t>;
+using ProgramKey =
+    std::tuple<std::string, DType, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
+               std::int32_t, std::int32_t, std::int64_t, decltype(program::DenseFormats::part)>;
 
 Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoint,
                                              const ExecutorSpec& spec, std::int32_t bucket) {
   static std::map<ProgramKey, program::VerifiedProgram> cache;
   const ProgramKey key{
-      spec.directory,         spec.activation_dtype, spec.num_workers,   bucket,
-      spec.num_slots,         spec.page_tokens,      spec.max_positions, spec.num_pages,
-      spec.max_active_experts};
+      spec.directory,          spec.activation_dtype, spec.num_workers,   bucket,
+      spec.num_slots,          spec.page_tokens,      spec.max_positions, spec.num_pages,
+      spec.max_active_experts, spec.dense.part};
   if (const auto found = cache.find(key); found != cache.end()) return found->second;
   program::CompileOptions options;
   options.num_workers = spec.num_workers;
   options.max_rows = bucket;
   options.max_logit_rows = bucket;
   options.activation_dtype = spec.activation_dtype;
+  options.dense = spec.dense;
   options.num_slots = spec.num_slots;
   options.page_tokens = spec.page_tokens;
   options.max_positions = spec.max_positions;
@@ -56,12 +58,12 @@ Result<const weights::Checkpoint*> OpenCached(const std::string& directory) {
 }  // namespace
 
 std::string Describe(const ExecutorSpec& spec) {
-  return fmt::format("{} {} workers {}",
-                     spec.reference
-                         ? (spec.numerics.order == kernels::DotOrder::kSplitPairs ? "reference split"
-                                                                             : "reference joined")
-                         : kernels::IsaName(spec.isa),
-                     DTypeName(spec.activation_dtype), spec.num_workers);
+  return fmt::format(
+      "{} {} workers {}",
+      spec.reference ? (spec.numerics.order == kernels::DotOrder::kSplitPairs ? "reference split"
+                                                                              : "reference joined")
+                     : kernels::IsaName(spec.isa),
+      DTypeName(spec.activation_dtype), spec.num_workers);
 }
 
 Result<const weights::Checkpoint*> OpenCheckpoint(const std::string& directory) {
@@ -82,9 +84,10 @@ Result<std::vector<program::VerifiedProgram>> MakePrograms(const ExecutorSpec& s
 }
 
 Result<const PackedWeights*> Pack(const ExecutorSpec& spec) {
-  static std::map<std::pair<std::string, std::int32_t>, PackedWeights> cache;
+  static std::map<std::tuple<std::string, std::int32_t, decltype(spec.dense.part)>, PackedWeights>
+      cache;
   const std::lock_guard lock(cache_mutex);
-  const std::pair key{spec.directory, spec.num_workers};
+  const std::tuple key{spec.directory, spec.num_workers, spec.dense.part};
   if (const auto found = cache.find(key); found != cache.end()) return &found->second;
   MEGALITH_ASSIGN_OR_RETURN(const weights::Checkpoint* checkpoint, OpenCached(spec.directory));
   MEGALITH_ASSIGN_OR_RETURN(const program::VerifiedProgram program,

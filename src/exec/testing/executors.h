@@ -19,6 +19,7 @@
 #include "exec/packed_weights.h"
 #include "exec/reference/interpreter.h"
 #include "kernels/kernel_table.h"
+#include "program/compile/dense_formats.h"
 #include "program/verifier.h"
 #include "weights/checkpoint.h"
 
@@ -31,6 +32,7 @@ struct ExecutorSpec {
   kernels::DotNumerics numerics;
   kernels::Isa isa = kernels::Isa::kPortable;
   DType activation_dtype = DType::kBf16;
+  program::DenseFormats dense;
   std::int32_t num_workers = 1;
   std::vector<std::int32_t> row_buckets = {8};  ///< logits of every row may be asked for
   std::int32_t num_slots = 2;

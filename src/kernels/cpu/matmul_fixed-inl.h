@@ -18,7 +18,7 @@ struct FixedRows {
   }
 };
 
-template <PanelFormat kFormat>
+template <PanelFormat kFormat, FixedForm kForm>
 inline void ConvertRows(const MatmulArgs<Bf16>& args, std::int64_t first_row, std::int64_t rows,
                         std::int64_t blocks, const FixedRows& out) {
   constexpr bool kDoubled = kFormat == PanelFormat::kMxfp4;
@@ -33,7 +33,8 @@ inline void ConvertRows(const MatmulArgs<Bf16>& args, std::int64_t first_row, st
         std::memcpy(padded, block, static_cast<std::size_t>(count) * sizeof(Bf16));
         block = padded;
       }
-      const FixedBlockInfo info = ConvertFixedBlock(block, out.values + i * kFixedBlockBytes);
+      const FixedBlockInfo info =
+          ConvertFixedBlock<kForm>(block, out.values + i * kFixedBlockBytes);
       out.initial[i] = -kOffset * info.sum;
       out.scale[i] = FixedPointScale(info.exponent, info.finite, kDoubled);
     }
@@ -70,9 +71,9 @@ void MatmulFixedPoint(const MatmulArgs<Bf16>& args) {
     const std::int64_t rows =
         args.rows - first < kMatmulRowBlock ? args.rows - first : kMatmulRowBlock;
     const FixedRows x(args.scratch, rows, blocks);
-    ConvertRows<kFormat>(args, first, rows, blocks, x);
     float* out = args.acc + first * args.acc_stride;
     WithRows(rows, [&](auto count) {
+      ConvertRows<kFormat, FormFor<kFormat>(count)>(args, first, rows, blocks, x);
       MultiplyFixedPoint<count, kFormat>(args.panels, args.num_panels, panel_bytes, blocks, x, out,
                                          args.acc_stride);
     });

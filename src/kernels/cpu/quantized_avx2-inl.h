@@ -1,23 +1,52 @@
-// Fixed-point products of quantised weights by vpmaddwd; interface in quantized_portable-inl.h.
+// Fixed-point products of quantised weights; interface in quantized_portable-inl.h.
 
 namespace megalith::kernels::MEGALITH_PATH {
 
-// A block of activations as 16-bit pairs: of inputs 4 j .. 4 j + 3, first (0, 2), then (1, 3), the
-// bytes that a mask and a shift of a word of 4 codes leave next to each other.
+using IntVec = __m256i;
 
-/// Eight 16-bit values of 8 bf16 in the order above.
-MEGALITH_INLINE __m256i PairedIntegers(__m256i bits, __m256 to_integer) {
+MEGALITH_INLINE IntVec LoadInts(const std::byte* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+MEGALITH_INLINE IntVec Broadcast(std::int32_t value) { return _mm256_set1_epi32(value); }
+MEGALITH_INLINE IntVec BroadcastTable(const std::uint8_t (&table)[16]) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+}
+MEGALITH_INLINE IntVec Lookup(IntVec table, IntVec nibbles) {
+  return _mm256_shuffle_epi8(table, nibbles);
+}
+MEGALITH_INLINE IntVec LowNibbles(IntVec v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+MEGALITH_INLINE IntVec HighNibbles(IntVec v) { return LowNibbles(_mm256_srli_epi32(v, 4)); }
+MEGALITH_INLINE IntVec LowBytes(IntVec v) { return _mm256_and_si256(v, _mm256_set1_epi16(0x00ff)); }
+MEGALITH_INLINE IntVec HighBytes(IntVec v) { return _mm256_srli_epi16(v, 8); }
+MEGALITH_INLINE IntVec Add16(IntVec a, IntVec b) { return _mm256_add_epi16(a, b); }
+MEGALITH_INLINE IntVec Add32(IntVec a, IntVec b) { return _mm256_add_epi32(a, b); }
+/// Sums of two products: of unsigned by signed bytes, of signed 16-bit elements.
+MEGALITH_INLINE IntVec MultiplyAdd8(IntVec a, IntVec b) { return _mm256_maddubs_epi16(a, b); }
+MEGALITH_INLINE IntVec MultiplyAdd16(IntVec a, IntVec b) { return _mm256_madd_epi16(a, b); }
+
+}  // namespace megalith::kernels::MEGALITH_PATH
+
+#include "kernels/cpu/quantized_madd-inl.h"
+
+namespace megalith::kernels::MEGALITH_PATH {
+
+/// Integers of 16 bf16, in order.
+MEGALITH_INLINE __m256i ToIntegers(__m256i bits, __m256 to_integer) {
   const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
   const __m256i even = _mm256_cvtps_epi32(
       _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)), to_integer));
   const __m256i odd = _mm256_cvtps_epi32(
       _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(bits, high)), to_integer));
-  const __m256i natural = _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xaa);
-  const __m256i order = _mm256_broadcastsi128_si256(
-      _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
-  return _mm256_shuffle_epi8(natural, order);
+  return _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xaa);
 }
 
+/// 32 bytes of 32 16-bit elements in -128 .. 127.
+MEGALITH_INLINE __m256i PackBytes(__m256i low, __m256i high) {
+  // The pack works within 128-bit lanes: quarters come out as 0 2 1 3.
+  return _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8);
+}
+
+template <FixedForm kForm>
 MEGALITH_INLINE FixedBlockInfo ConvertFixedBlock(const Bf16* x, std::byte* out) {
   __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));
   __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x) + 1);
@@ -36,11 +65,22 @@ MEGALITH_INLINE FixedBlockInfo ConvertFixedBlock(const Bf16* x, std::byte* out) 
   if (info.exponent < kFixedPointMinExponent) info.exponent = kFixedPointMinExponent;
   if (!info.finite) low = high = _mm256_setzero_si256();
   const __m256 to_integer = _mm256_castsi256_ps(_mm256_set1_epi32((268 - info.exponent) << 23));
-  low = PairedIntegers(low, to_integer);
-  high = PairedIntegers(high, to_integer);
+  low = ToIntegers(low, to_integer);
+  high = ToIntegers(high, to_integer);
   auto* target = reinterpret_cast<__m256i*>(out);
-  _mm256_store_si256(target, low);
-  _mm256_store_si256(target + 1, high);
+  if constexpr (kForm == FixedForm::kLimbs) {
+    const __m256i half = _mm256_set1_epi16(128);
+    const __m256i low_upper = _mm256_srai_epi16(_mm256_add_epi16(low, half), 8);
+    const __m256i high_upper = _mm256_srai_epi16(_mm256_add_epi16(high, half), 8);
+    _mm256_store_si256(target, PackBytes(low_upper, high_upper));
+    _mm256_store_si256(target + 1, PackBytes(_mm256_srai_epi16(_mm256_slli_epi16(low, 8), 8),
+                                             _mm256_srai_epi16(_mm256_slli_epi16(high, 8), 8)));
+  } else {
+    const __m256i order = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    _mm256_store_si256(target, _mm256_shuffle_epi8(low, order));
+    _mm256_store_si256(target + 1, _mm256_shuffle_epi8(high, order));
+  }
   const __m256i unit = _mm256_set1_epi16(1);
   const __m256i eight =
       _mm256_add_epi32(_mm256_madd_epi16(low, unit), _mm256_madd_epi16(high, unit));
@@ -51,43 +91,6 @@ MEGALITH_INLINE FixedBlockInfo ConvertFixedBlock(const Bf16* x, std::byte* out) 
   return info;
 }
 
-/// Adds the products of a word of 4 codes of 8 outputs with values 4 j .. 4 j + 3 of every row.
-template <int kRows>
-MEGALITH_INLINE void AddWord(__m256i codes, int j, const std::byte* x, std::int64_t x_stride,
-                             __m256i* sums) {
-  const __m256i even = _mm256_and_si256(codes, _mm256_set1_epi16(0x00ff));
-  const __m256i odd = _mm256_srli_epi16(codes, 8);
-  ForEachConstant<kRows>([&](auto r) MEGALITH_INLINE_LAMBDA {
-    const auto* pairs = reinterpret_cast<const std::int32_t*>(x + r * x_stride) + 2 * j;
-    sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(even, _mm256_set1_epi32(pairs[0])));
-    sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(odd, _mm256_set1_epi32(pairs[1])));
-  });
-}
-
-/// One half of the outputs; `codes` points at the half's bytes of the first line.
-template <int kRows, PanelFormat kFormat>
-MEGALITH_INLINE void SumFixedHalf(const std::byte* codes, const std::byte* x, std::int64_t x_stride,
-                                  __m256i* sums) {
-  if constexpr (kFormat == PanelFormat::kMxfp4) {
-    const __m256i table =
-        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kE2m1Offset)));
-    const __m256i nibble = _mm256_set1_epi8(15);
-    ForEachConstant<kBlockInputs / 8>([&](auto line) MEGALITH_INLINE_LAMBDA {
-      const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + line * 64));
-      const __m256i low = _mm256_shuffle_epi8(table, _mm256_and_si256(both, nibble));
-      const __m256i high =
-          _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi32(both, 4), nibble));
-      AddWord<kRows>(low, 2 * line, x, x_stride, sums);
-      AddWord<kRows>(high, 2 * line + 1, x, x_stride, sums);
-    });
-  } else {
-    ForEachConstant<kBlockInputs / 4>([&](auto line) MEGALITH_INLINE_LAMBDA {
-      AddWord<kRows>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + line * 64)), line,
-                     x, x_stride, sums);
-    });
-  }
-}
-
 template <int kRows, PanelFormat kFormat>
 MEGALITH_INLINE void SumFixedBlock(const std::byte* codes, const std::byte* x,
                                    std::int64_t x_stride, const std::int32_t* initial,
@@ -95,9 +98,9 @@ MEGALITH_INLINE void SumFixedBlock(const std::byte* codes, const std::byte* x,
   __m256i low[kRows];
   __m256i high[kRows];
   for (int r = 0; r < kRows; ++r) low[r] = _mm256_set1_epi32(initial[r * initial_stride]);
-  SumFixedHalf<kRows, kFormat>(codes, x, x_stride, low);
+  AddFixedProducts<kRows, kFormat>(codes, x, x_stride, low);
   for (int r = 0; r < kRows; ++r) high[r] = _mm256_set1_epi32(initial[r * initial_stride]);
-  SumFixedHalf<kRows, kFormat>(codes + 32, x, x_stride, high);
+  AddFixedProducts<kRows, kFormat>(codes + 32, x, x_stride, high);
   for (int r = 0; r < kRows; ++r) {
     sums[r] = {_mm256_cvtepi32_ps(low[r]), _mm256_cvtepi32_ps(high[r])};
   }

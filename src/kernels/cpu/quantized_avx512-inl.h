@@ -1,12 +1,38 @@
-// Fixed-point products of quantised weights, by vpdpbusd where MEGALITH_PATH_VNNI is defined, else
-// by vpmaddwd; interface in quantized_portable-inl.h.
+// Fixed-point products of quantised weights; interface in quantized_portable-inl.h.
 
 namespace megalith::kernels::MEGALITH_PATH {
 
-// A block of activations. VNNI: the upper limbs of the 32 values, then the lower ones, in order, as
-// signed bytes. Else 16-bit pairs: of inputs 4 j .. 4 j + 3, first (0, 2), then (1, 3), the bytes
-// that a mask and a shift of a word of 4 codes leave next to each other.
+using IntVec = __m512i;
 
+MEGALITH_INLINE IntVec LoadInts(const std::byte* p) { return _mm512_loadu_si512(p); }
+MEGALITH_INLINE IntVec Broadcast(std::int32_t value) { return _mm512_set1_epi32(value); }
+MEGALITH_INLINE IntVec BroadcastTable(const std::uint8_t (&table)[16]) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+}
+MEGALITH_INLINE IntVec Lookup(IntVec table, IntVec nibbles) {
+  return _mm512_shuffle_epi8(table, nibbles);
+}
+MEGALITH_INLINE IntVec LowNibbles(IntVec v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+MEGALITH_INLINE IntVec HighNibbles(IntVec v) { return LowNibbles(_mm512_srli_epi32(v, 4)); }
+MEGALITH_INLINE IntVec LowBytes(IntVec v) { return _mm512_and_si512(v, _mm512_set1_epi16(0x00ff)); }
+MEGALITH_INLINE IntVec HighBytes(IntVec v) { return _mm512_srli_epi16(v, 8); }
+MEGALITH_INLINE IntVec Add16(IntVec a, IntVec b) { return _mm512_add_epi16(a, b); }
+MEGALITH_INLINE IntVec Add32(IntVec a, IntVec b) { return _mm512_add_epi32(a, b); }
+/// Sums of two products: of unsigned by signed bytes, of signed 16-bit elements.
+MEGALITH_INLINE IntVec MultiplyAdd8(IntVec a, IntVec b) { return _mm512_maddubs_epi16(a, b); }
+MEGALITH_INLINE IntVec MultiplyAdd16(IntVec a, IntVec b) { return _mm512_madd_epi16(a, b); }
+
+}  // namespace megalith::kernels::MEGALITH_PATH
+
+#ifdef MEGALITH_PATH_VNNI
+#include "kernels/cpu/quantized_vnni-inl.h"
+#else
+#include "kernels/cpu/quantized_madd-inl.h"
+#endif
+
+namespace megalith::kernels::MEGALITH_PATH {
+
+template <FixedForm kForm>
 MEGALITH_INLINE FixedBlockInfo ConvertFixedBlock(const Bf16* x, std::byte* out) {
   __m512i bits = _mm512_loadu_si512(x);
   const __m512i magnitudes = _mm512_and_si512(bits, _mm512_set1_epi16(0x7fff));
@@ -30,75 +56,28 @@ MEGALITH_INLINE FixedBlockInfo ConvertFixedBlock(const Bf16* x, std::byte* out) 
   const __m512i odd = _mm512_cvtps_epi32(
       _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(bits, high)), to_integer));
   const __m512i values = _mm512_mask_mov_epi16(even, 0xaaaaaaaau, _mm512_slli_epi32(odd, 16));
-#ifdef MEGALITH_PATH_VNNI
-  const __m512i upper = _mm512_srai_epi16(_mm512_add_epi16(values, _mm512_set1_epi16(128)), 8);
-  auto* target = reinterpret_cast<__m256i*>(out);
-  _mm256_store_si256(target, _mm512_cvtepi16_epi8(upper));
-  _mm256_store_si256(target + 1, _mm512_cvtepi16_epi8(values));
-#else
-  const __m512i order =
-      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
-  _mm512_store_si512(out, _mm512_shuffle_epi8(values, order));
-#endif
+  if constexpr (kForm == FixedForm::kLimbs) {
+    const __m512i upper = _mm512_srai_epi16(_mm512_add_epi16(values, _mm512_set1_epi16(128)), 8);
+    auto* target = reinterpret_cast<__m256i*>(out);
+    _mm256_store_si256(target, _mm512_cvtepi16_epi8(upper));
+    _mm256_store_si256(target + 1, _mm512_cvtepi16_epi8(values));
+  } else {
+    const __m512i order =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+    _mm512_store_si512(out, _mm512_shuffle_epi8(values, order));
+  }
   info.sum = _mm512_reduce_add_epi32(_mm512_madd_epi16(values, _mm512_set1_epi16(1)));
   return info;
-}
-
-/// Codes of a block as words of 4 inputs: calls function(j, unsigned codes of inputs 4 j ..).
-template <PanelFormat kFormat, typename Function>
-MEGALITH_INLINE void ForEachWord(const std::byte* codes, Function function) {
-  if constexpr (kFormat == PanelFormat::kMxfp4) {
-    const __m512i table =
-        _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kE2m1Offset)));
-    const __m512i nibble = _mm512_set1_epi8(15);
-    ForEachConstant<kBlockInputs / 8>([&](auto line) MEGALITH_INLINE_LAMBDA {
-      const __m512i both = _mm512_loadu_si512(codes + line * 64);
-      function(2 * line, _mm512_shuffle_epi8(table, _mm512_and_si512(both, nibble)));
-      function(2 * line + 1,
-               _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi32(both, 4), nibble)));
-    });
-  } else {
-    ForEachConstant<kBlockInputs / 4>([&](auto line) MEGALITH_INLINE_LAMBDA {
-      function(line, _mm512_loadu_si512(codes + line * 64));
-    });
-  }
 }
 
 template <int kRows, PanelFormat kFormat>
 MEGALITH_INLINE void SumFixedBlock(const std::byte* codes, const std::byte* x,
                                    std::int64_t x_stride, const std::int32_t* initial,
                                    std::int64_t initial_stride, Vec* sums) {
-#ifdef MEGALITH_PATH_VNNI
-  __m512i upper[kRows];
-  __m512i lower[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    upper[r] = _mm512_setzero_si512();
-    lower[r] = _mm512_set1_epi32(initial[r * initial_stride]);
-  }
-  ForEachWord<kFormat>(codes, [&](int j, __m512i word) MEGALITH_INLINE_LAMBDA {
-    ForEachConstant<kRows>([&](auto r) MEGALITH_INLINE_LAMBDA {
-      const auto* limbs = reinterpret_cast<const std::int32_t*>(x + r * x_stride);
-      upper[r] = _mm512_dpbusd_epi32(upper[r], word, _mm512_set1_epi32(limbs[j]));
-      lower[r] = _mm512_dpbusd_epi32(lower[r], word, _mm512_set1_epi32(limbs[8 + j]));
-    });
-  });
-  for (int r = 0; r < kRows; ++r) {
-    sums[r] = {_mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(upper[r], 8), lower[r]))};
-  }
-#else
   __m512i sum[kRows];
   for (int r = 0; r < kRows; ++r) sum[r] = _mm512_set1_epi32(initial[r * initial_stride]);
-  ForEachWord<kFormat>(codes, [&](int j, __m512i word) MEGALITH_INLINE_LAMBDA {
-    const __m512i even = _mm512_and_si512(word, _mm512_set1_epi16(0x00ff));
-    const __m512i odd = _mm512_srli_epi16(word, 8);
-    ForEachConstant<kRows>([&](auto r) MEGALITH_INLINE_LAMBDA {
-      const auto* pairs = reinterpret_cast<const std::int32_t*>(x + r * x_stride) + 2 * j;
-      sum[r] = _mm512_add_epi32(sum[r], _mm512_madd_epi16(even, _mm512_set1_epi32(pairs[0])));
-      sum[r] = _mm512_add_epi32(sum[r], _mm512_madd_epi16(odd, _mm512_set1_epi32(pairs[1])));
-    });
-  });
+  AddFixedProducts<kRows, kFormat>(codes, x, x_stride, sum);
   for (int r = 0; r < kRows; ++r) sums[r] = {_mm512_cvtepi32_ps(sum[r])};
-#endif
 }
 
 template <PanelFormat kFormat>

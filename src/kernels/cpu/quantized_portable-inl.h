@@ -3,8 +3,16 @@
 
 namespace megalith::kernels::MEGALITH_PATH {
 
+/// Form of the activations that SumFixedBlock wants for a product of so many rows.
+template <PanelFormat kFormat>
+constexpr FixedForm FormFor(std::int64_t /*rows*/) {
+  return FixedForm::kInOrder;
+}
+
 /// ToFixedPoint of 32 activations; `out` gets kFixedBlockBytes, 64-byte aligned.
+template <FixedForm kForm>
 inline FixedBlockInfo ConvertFixedBlock(const Bf16* x, std::byte* out) {
+  static_assert(kForm == FixedForm::kInOrder);
   const FixedPointBlock block = ToFixedPoint(x, kBlockInputs);
   std::memcpy(out, block.value, sizeof(block.value));
   std::int32_t sum = 0;

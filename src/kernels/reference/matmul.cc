@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/activation.h"
 #include "kernels/reference/reference.h"
@@ -7,21 +8,28 @@
 namespace megalith::kernels::reference {
 namespace {
 
-/// One output in fixed point: the weights are row n of a panel, x holds `inputs` elements.
-float FixedPointDot(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n,
-                    const Bf16* x) {
-  float acc = 0.0f;
+std::vector<FixedPointBlock> RowToFixedPoint(const Bf16* x, std::int64_t inputs) {
+  std::vector<FixedPointBlock> blocks;
   for (std::int64_t begin = 0; begin < inputs; begin += kBlockInputs) {
-    const FixedPointBlock block =
-        ToFixedPoint(x + begin, std::min<std::int64_t>(kBlockInputs, inputs - begin));
+    blocks.push_back(ToFixedPoint(x + begin, std::min<std::int64_t>(kBlockInputs, inputs - begin)));
+  }
+  return blocks;
+}
+
+/// One output in fixed point: the weights are row n of a panel.
+float FixedPointDot(PanelFormat format, const std::byte* panel, std::int64_t inputs, int n,
+                    const std::vector<FixedPointBlock>& x) {
+  float acc = 0.0f;
+  std::int64_t k = 0;
+  for (const FixedPointBlock& block : x) {
+    const float w_scale = PanelScale(format, panel, inputs, n, k / kBlockInputs);
     std::int32_t sum = 0;
-    for (std::int64_t k = 0; k < kBlockInputs; ++k) {
-      sum += block.value[k] * PanelInteger(format, panel, inputs, n, begin + k);
+    for (const std::int16_t value : block.value) {
+      sum += value * PanelInteger(format, panel, inputs, n, k++);
     }
     const float x_scale =
         FixedPointScale(block.exponent, block.finite, format == PanelFormat::kMxfp4);
-    acc = acc + (static_cast<float>(sum) * x_scale) *
-                    PanelScale(format, panel, inputs, n, begin / kBlockInputs);
+    acc = acc + (static_cast<float>(sum) * x_scale) * w_scale;
   }
   return acc;
 }
@@ -75,21 +83,21 @@ void Matmul(const MatmulArgs<X>& args, PanelFormat format, DotNumerics numerics)
   if constexpr (std::is_same_v<X, float>) {
     numerics = {DotOrder::kSplitPairs, QuantizedDot::kFloatChains};
   }
+  const bool fixed = IsQuantized(format) && numerics.quantized == QuantizedDot::kFixedPoint;
   const std::int64_t panel_bytes = PanelBytes(format, args.inputs);
   for (std::int64_t r = 0; r < args.rows; ++r) {
     const std::int64_t x_row = args.row_indices != nullptr ? args.row_indices[r] : r;
     const X* x = args.x + x_row * args.x_stride;
+    std::vector<FixedPointBlock> fixed_x;
+    if constexpr (std::is_same_v<X, Bf16>) {
+      if (fixed) fixed_x = RowToFixedPoint(x, args.inputs);
+    }
     for (std::int64_t p = 0; p < args.num_panels; ++p) {
       const std::byte* panel = args.panels + p * panel_bytes;
       for (int n = 0; n < kPanelOutputs; ++n) {
-        float& acc = args.acc[r * args.acc_stride + p * kPanelOutputs + n];
-        if constexpr (std::is_same_v<X, Bf16>) {
-          if (IsQuantized(format) && numerics.quantized == QuantizedDot::kFixedPoint) {
-            acc = FixedPointDot(format, panel, args.inputs, n, x);
-            continue;
-          }
-        }
-        acc = FloatDot(format, panel, args.inputs, n, x, numerics);
+        args.acc[r * args.acc_stride + p * kPanelOutputs + n] =
+            fixed ? FixedPointDot(format, panel, args.inputs, n, fixed_x)
+                  : FloatDot(format, panel, args.inputs, n, x, numerics);
       }
     }
   }

@@ -12,13 +12,29 @@ constexpr std::int64_t kRowAlignment = 32;    // elements: rows start on a cache
 constexpr std::int64_t kArenaAlignment = 64;  // bytes
 
 kernels::PanelFormat ToPanelFormat(WeightFormat format) {
-  return format == WeightFormat::kBf16 ? kernels::PanelFormat::kBf16 : kernels::PanelFormat::kMxfp4;
+  switch (format) {
+    case WeightFormat::kMxfp4:
+      return kernels::PanelFormat::kMxfp4;
+    case WeightFormat::kInt8:
+      return kernels::PanelFormat::kInt8;
+    case WeightFormat::kBf16:
+      break;
+  }
+  return kernels::PanelFormat::kBf16;
 }
 
-/// Bytes of `outputs` rows of `inputs` elements as stored in the checkpoint.
+/// Bytes of `outputs` rows of `inputs` elements in their format, without padding.
 std::int64_t SourceBytes(WeightFormat format, std::int64_t outputs, std::int64_t inputs) {
-  if (format == WeightFormat::kBf16) return outputs * inputs * 2;
-  return outputs * (inputs / 2 + inputs / kernels::kBlockInputs);
+  const std::int64_t groups = CeilDiv<std::int64_t>(inputs, kernels::kBlockInputs);
+  switch (format) {
+    case WeightFormat::kMxfp4:
+      return outputs * (inputs / 2 + groups);
+    case WeightFormat::kInt8:
+      return outputs * (inputs + groups * DTypeBytes(DType::kBf16));
+    case WeightFormat::kBf16:
+      break;
+  }
+  return outputs * inputs * DTypeBytes(DType::kBf16);
 }
 
 std::int64_t ProductPanelBytes(const ProgramBuilder& builder, const Product& product) {
@@ -70,6 +86,9 @@ std::uint32_t ProgramBuilder::AddTensor(std::string name, std::int64_t outputs, 
   }
   WeightFormat format = num_experts > 0 ? WeightFormat::kMxfp4 : WeightFormat::kBf16;
   if (options.weight_format) format = options.weight_format(name);
+  if (const auto part = DensePartOf(name); part && format == WeightFormat::kBf16) {
+    format = options.dense[*part];
+  }
   program.tensors.push_back({std::move(name), format, outputs, inputs, num_experts});
   return static_cast<std::uint32_t>(program.tensors.size() - 1);
 }

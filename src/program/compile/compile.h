@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "model/model.h"
+#include "program/compile/dense_formats.h"
 #include "program/program.h"
 
 namespace megalith::program {
@@ -28,6 +29,8 @@ struct CompileOptions {
   /// Storage of a matrix (name without `.weight`, `{layer}`/`{expert}` not filled in) in the
   /// checkpoint. Empty: routed experts MXFP4, all else bf16, as Kimi K3 is published.
   std::function<WeightFormat(std::string_view name)> weight_format;
+  /// What matrices stored as bf16 are packed as.
+  DenseFormats dense;
   /// The form to compare with: all workers meet after every operation, and a weight tile is fetched
   /// only right before its use. Same operations, tiles and weight arenas, so the same bits.
   bool barrier_after_each_op = false;
