@@ -22,9 +22,7 @@ std::vector<Effect> Effects(const Program& program, const Instruction& instructi
                       kind != BufferKind::kStepInput;
     effect.rows = instruction.rows;
     if (instruction.opcode == Opcode::kAttnResNorm) {
-      const bool pushes = instruction.imm[0] == 1;
       const bool gathers = instruction.imm[1] == 1;
-      if (!pushes && info.operand_access[i] == Access::kUpdate) effect.writes = false;
       if (gathers && effect.reads) effect.own_rows = false;  // rows of the step's logit row list
     }
     effects.push_back(effect);

@@ -282,6 +282,8 @@ class InstructionCheck {
         return CheckEmbed();
       case Opcode::kAttnResNorm:
         return CheckAttnResNorm();
+      case Opcode::kPushBlock:
+        return CheckPushBlock();
       case Opcode::kRmsNorm:
         return CheckRmsNorm();
       case Opcode::kMatmul:
@@ -327,6 +329,12 @@ class InstructionCheck {
     }
     if (gathers) return ExpectBuffer(3, BufferKind::kStepInput, DType::kI32);
     return {};
+  }
+
+  Status CheckPushBlock() const {
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(0, BufferKind::kRows, program_.activation_dtype));
+    MEGALITH_RETURN_IF_ERROR(ExpectColumns(0, program_.hidden_size));
+    return ExpectBuffer(1, BufferKind::kRows, program_.activation_dtype);
   }
 
   Status CheckRmsNorm() const {

@@ -23,14 +23,15 @@
     "request entry imm[0] of the next visit's prologue (its first tiles) into its slot")           \
   X(kEmbed, "embed", "step_input:r prefix:w", kOwnRows,                                            \
     "prefix[r] = row token[r] of the embedding table")                                             \
-  X(kAttnResNorm, "attn_res_norm", "prefix:r blocks:u out:w step_input:r", kOwnRows,               \
+  X(kAttnResNorm, "attn_res_norm", "prefix:r blocks:r out:w step_input:r", kOwnRows,               \
     "h = softmax mix over the visit's blocks and prefix (scores from RMS-normalised values times " \
     "vector 0, the fold), round; out = round(h * rsqrt(mean(h^2) + eps) * vector 1). Without "     \
     "blocks h = prefix. Blocks are the visit's num_blocks; with imm[0] = 0 also the one this "     \
     "visit "                                                                                       \
-    "has pushed. If the visit pushes a block and imm[0] = 1: blocks[n] = prefix afterwards. "      \
-    "imm[1] = 1: source row is the step's logit row list, output rows are compact. "               \
+    "has pushed. imm[1] = 1: source row is the step's logit row list, output rows are compact. "   \
     "scalar[0] = eps")                                                                             \
+  X(kPushBlock, "push_block", "prefix:r blocks:w", kOwnRows,                                       \
+    "if the visit pushes a block: blocks[num_blocks] = prefix")                                    \
   X(kRmsNorm, "rms_norm", "in:r out:w", kOwnRows,                                                  \
     "out = round(in * rsqrt(mean(in^2) + eps) * vector 0); scalar[0] = eps")                       \
   X(kMatmul, "matmul", "in:r out:w aux:r residual:r", kAllRows,                                    \

@@ -321,11 +321,14 @@ class WellFormed {
     return {};
   }
 
-  /// The block buffer of every residual norm of the visit must hold all blocks that exist by then.
+  /// The block buffer of every instruction of the visit must hold all blocks that exist by then.
   Status CheckBlocksFit(const Visit& visit, std::int32_t blocks, const std::string& what) const {
     for (const Stream& stream : program_.segments[visit.segment].streams) {
       for (const Instruction& instruction : stream.instructions) {
-        if (instruction.opcode != Opcode::kAttnResNorm) continue;
+        if (instruction.opcode != Opcode::kAttnResNorm &&
+            instruction.opcode != Opcode::kPushBlock) {
+          continue;
+        }
         if (instruction.operands[1].buffer == kNone) {
           if (blocks == 0) continue;
           return Violation("V1", "{}: a residual norm without blocks, but {} exist", what, blocks);

@@ -74,6 +74,7 @@ OpGroup GroupOf(const Program& program, const Stream& stream, const Instruction&
     case Opcode::kMlaAttention:
       return OpGroup::kMixers;
     case Opcode::kAttnResNorm:
+    case Opcode::kPushBlock:
     case Opcode::kRmsNorm:
       return OpGroup::kNorms;
     case Opcode::kRouterTopK:

@@ -43,6 +43,9 @@ class Runner {
       case Opcode::kAttnResNorm:
         AttnResNorm();
         return nullptr;
+      case Opcode::kPushBlock:
+        PushBlock();
+        return nullptr;
       case Opcode::kRmsNorm:
         RmsNorm();
         return nullptr;
@@ -122,10 +125,17 @@ class Runner {
       sources[num_blocks] = prefix.Row(source);
       args.out = out.Row(row);
       table_.attn_res_norm(args);
-      if (view_.PushesBlock()) {
-        std::memcpy(source_blocks + num_blocks * hidden, prefix.Row(source),
-                    static_cast<std::size_t>(hidden) * sizeof(Act));
-      }
+    });
+  }
+
+  void PushBlock() const {
+    if (!view_.visit.pushes_block) return;
+    const std::int64_t hidden = view_.OperandColumns(0);
+    const auto prefix = view_.Rows<Act>(0);
+    const auto blocks = view_.Rows<Act>(1);
+    ForOwnRows([&](std::int64_t row) {
+      std::memcpy(blocks.Row(row) + view_.visit.num_blocks * hidden, prefix.Row(row),
+                  static_cast<std::size_t>(hidden) * sizeof(Act));
     });
   }
 

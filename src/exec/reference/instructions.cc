@@ -80,9 +80,17 @@ void AttnResNorm(const Step<Act>& step) {
     args.out = out.Row(row);
     args.scratch = scratch.data();
     scalar::AttnResNorm<Act>(args);
-    if (view.PushesBlock()) {
-      std::copy_n(prefix.Row(source), hidden, view.Rows<Act>(1).Row(source) + num_blocks * hidden);
-    }
+  });
+}
+
+template <typename Act>
+void PushBlock(const Step<Act>& step) {
+  const InstructionView& view = step.view;
+  if (!view.visit.pushes_block) return;
+  const std::int64_t hidden = view.OperandColumns(0);
+  step.ForOwnRows([&](std::int64_t row) {
+    std::copy_n(view.Rows<Act>(0).Row(row), hidden,
+                view.Rows<Act>(1).Row(row) + view.visit.num_blocks * hidden);
   });
 }
 
@@ -380,6 +388,9 @@ Status Execute(const InstructionView& view, DeviceMemory* device, kernels::DotNu
       return {};
     case Opcode::kAttnResNorm:
       AttnResNorm(step);
+      return {};
+    case Opcode::kPushBlock:
+      PushBlock(step);
       return {};
     case Opcode::kRmsNorm:
       RmsNorm(step);

@@ -93,6 +93,34 @@ std::uint32_t ProgramBuilder::AddTensor(std::string name, std::int64_t outputs, 
   return static_cast<std::uint32_t>(program.tensors.size() - 1);
 }
 
+std::uint32_t ProgramBuilder::AddCopiedRows(std::string name, BufferKind kind,
+                                            std::int64_t columns) {
+  const std::int32_t rows =
+      kind == BufferKind::kLogitRows ? options.max_logit_rows : options.max_rows;
+  if (rows > 1 || options.num_workers == 1) {
+    return AddBuffer(std::move(name), kind, options.activation_dtype, columns);
+  }
+  const std::int64_t stride = RoundUp(columns, kRowAlignment);
+  const std::uint32_t buffer = AddBuffer(std::move(name), kind, options.activation_dtype,
+                                         (options.num_workers - 1) * stride + columns);
+  copies_[buffer] = {columns, stride};
+  return buffer;
+}
+
+Operand ProgramBuilder::All(std::uint32_t buffer) const {
+  const auto copies = copies_.find(buffer);
+  return {buffer, 0,
+          copies == copies_.end() ? program.buffers[buffer].columns : copies->second.columns};
+}
+
+Operand ProgramBuilder::OwnCopy(Operand operand, std::int32_t worker) const {
+  if (const auto copies = copies_.find(operand.buffer); copies != copies_.end()) {
+    operand.begin += worker * copies->second.stride;
+    operand.end += worker * copies->second.stride;
+  }
+  return operand;
+}
+
 SegmentBuilder::SegmentBuilder(ProgramBuilder& program_builder, std::string name)
     : builder(program_builder) {
   segment.name = std::move(name);
@@ -156,14 +184,26 @@ Product SegmentBuilder::Whole(std::string name, std::int64_t outputs, std::uint3
 }
 
 void SegmentBuilder::Emit(std::int32_t worker, Instruction instruction) {
+  for (Operand& operand : instruction.operands) operand = builder.OwnCopy(operand, worker);
   streams[static_cast<std::size_t>(worker)].push_back(
       {static_cast<std::int32_t>(phase_names_.size()) - 1, instruction});
 }
 
 void SegmentBuilder::EmitOwnRows(const Instruction& instruction) {
-  for (std::int32_t worker = 0; worker < num_workers(); ++worker) {
+  const OpcodeInfo& info = Info(instruction.opcode);
+  bool copied = false;
+  for (std::size_t i = 0; i < info.operand_access.size(); ++i) {
+    if (info.operand_access[i] == Access::kWrite) {
+      copied = copied || builder.IsCopied(instruction.operands[i].buffer);
+    }
+  }
+  const std::int32_t rows = instruction.trip == Register::kLogitRows
+                                ? builder.options.max_logit_rows
+                                : builder.options.max_rows;
+  const std::int32_t shares = copied ? 1 : std::min(rows, num_workers());
+  for (std::int32_t worker = 0; worker < (copied ? num_workers() : shares); ++worker) {
     Instruction own = instruction;
-    own.rows = {worker, num_workers()};
+    own.rows = {copied ? 0 : worker, shares};
     Emit(worker, own);
   }
 }

@@ -5,6 +5,7 @@
 // fetching their weights ahead to ScheduleFetches.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -46,9 +47,22 @@ class ProgramBuilder {
   std::uint32_t AddTensor(std::string name, std::int64_t outputs, std::int64_t inputs,
                           std::int64_t num_experts = 0);
 
-  Operand All(std::uint32_t buffer) const { return {buffer, 0, program.buffers[buffer].columns}; }
+  /// Rows of a value that few instructions compute and all workers read. With one row every worker
+  /// computes it for itself, in its own copy, which takes no longer than waiting for the one worker
+  /// that would have the row, and saves a join.
+  std::uint32_t AddCopiedRows(std::string name, BufferKind kind, std::int64_t columns);
+  /// The columns of a buffer; of the first copy if every worker has its own.
+  Operand All(std::uint32_t buffer) const;
+  bool IsCopied(std::uint32_t buffer) const { return copies_.contains(buffer); }
+  /// The same columns in the worker's copy; other buffers' operands stay as they are.
+  Operand OwnCopy(Operand operand, std::int32_t worker) const;
 
  private:
+  struct Copies {
+    std::int64_t columns;  ///< of one copy
+    std::int64_t stride;   ///< columns between copies
+  };
+  std::map<std::uint32_t, Copies> copies_;  // by buffer
   std::int64_t arena_position_ = 0;
   std::int64_t arena_high_ = 0;
 };
@@ -97,8 +111,10 @@ class SegmentBuilder {
   /// All rows of a matrix times all columns of `in`.
   Product Whole(std::string name, std::int64_t outputs, std::uint32_t in, std::uint32_t out);
 
+  /// Operands in copied buffers become the worker's own copy.
   void Emit(std::int32_t worker, Instruction instruction);
-  /// One instruction per worker, each with its share of the rows.
+  /// One instruction for each worker that can have a row, with its share of the rows; for every
+  /// worker, with all rows, if the result is copied.
   void EmitOwnRows(const Instruction& instruction);
   /// Outputs [16 * panels.begin, 16 * panels.end) of the product, on one worker.
   void EmitProduct(std::int32_t worker, const Product& product, Range panels);

@@ -175,7 +175,7 @@ class Compiler {
       for (const PhasedInstruction& item : segment.streams[worker]) {
         instructions.push_back(item.instruction);
       }
-      if (instructions.front().opcode == Opcode::kStepBegin) {
+      if (!instructions.empty() && instructions.front().opcode == Opcode::kStepBegin) {
         instructions.front().wait_counter = start_;
         instructions.front().wait_amount = 1;
       } else {

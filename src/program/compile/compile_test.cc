@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <map>
 
 #include "program/compile/test_models.h"
 #include "program/dump.h"
@@ -96,6 +98,21 @@ TEST(Compile, RowBucketsShareOneWeightLayout) {
   for (std::size_t i = 0; i < one.visits.size(); ++i) {
     EXPECT_EQ(one.visits[i].weight_base, many.visits[i].weight_base);
     EXPECT_EQ(one.visits[i].expert_base, many.visits[i].expert_base);
+  }
+}
+
+// docs/program.md says which join is there for what.
+TEST(Compile, OneRowLayersHaveNoMoreJoinsThanTheirDataNeeds) {
+  const std::map<std::string, int> most = {
+      {"embedding", 1}, {"kda_dense", 5}, {"kda_moe", 7}, {"mla_moe", 8}, {"head", 1}};
+  const Program program = MustCompile(Nano(), Workers(2, 1));
+  for (const Segment& segment : program.segments) {
+    for (const Stream& stream : segment.streams) {
+      const auto joins = std::count_if(
+          stream.instructions.begin(), stream.instructions.end(),
+          [](const Instruction& instruction) { return instruction.wait_counter != kNone; });
+      EXPECT_LE(joins, most.at(segment.name)) << segment.name;
+    }
   }
 }
 

@@ -9,24 +9,40 @@
 namespace megalith::program {
 
 void EmitResidualNorm(SegmentBuilder& segment, const LayerBuffers& buffers,
-                      const ResidualNorm& names, std::uint32_t in, std::uint32_t out, bool pushes) {
+                      const ResidualNorm& names, std::uint32_t in, std::uint32_t out,
+                      bool before_push, Register trip) {
   ProgramBuilder& builder = segment.builder;
   const std::int64_t hidden = builder.model.hidden_size;
   segment.BeginPhase(names.phase);
   Instruction instruction;
   instruction.opcode = Opcode::kAttnResNorm;
-  instruction.trip = Register::kRows;
+  instruction.trip = trip;
   if (builder.model.attn_res_block_size > 0) {
     instruction.vectors[0] =
         segment.AddFold(names.mix + "_norm.weight", names.mix + "_proj.weight", hidden);
     instruction.operands[1] = builder.All(buffers.shared.blocks);
-    instruction.imm[0] = pushes ? 1 : 0;
+    instruction.imm[0] = before_push ? 1 : 0;
   }
   instruction.vectors[1] = segment.AddVector(names.norm, DType::kBf16, hidden);
   instruction.scalar[0] = builder.model.rms_norm_eps;
   instruction.operands[0] = builder.All(in);
   instruction.operands[2] = builder.All(out);
+  if (trip == Register::kLogitRows) {
+    instruction.imm[1] = 1;
+    instruction.operands[3] = builder.All(buffers.shared.step_input);
+  }
   segment.EmitOwnRows(instruction);
+}
+
+void EmitPushBlock(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  if (segment.builder.model.attn_res_block_size <= 0) return;
+  segment.BeginPhase("push_block");
+  Instruction push;
+  push.opcode = Opcode::kPushBlock;
+  push.trip = Register::kRows;
+  push.operands[0] = segment.builder.All(buffers.shared.prefix);
+  push.operands[1] = segment.builder.All(buffers.shared.blocks);
+  segment.EmitOwnRows(push);
 }
 
 void EmitEmbedding(SegmentBuilder& segment, const LayerBuffers& buffers) {
@@ -50,19 +66,13 @@ void EmitEmbedding(SegmentBuilder& segment, const LayerBuffers& buffers) {
 void EmitHead(SegmentBuilder& segment, const LayerBuffers& buffers) {
   ProgramBuilder& builder = segment.builder;
   const model::Model& model = builder.model;
-  const std::uint32_t head_in = builder.AddBuffer(
-      "head_in", BufferKind::kLogitRows, builder.options.activation_dtype, model.hidden_size);
+  const std::uint32_t head_in =
+      builder.AddCopiedRows("head_in", BufferKind::kLogitRows, model.hidden_size);
   const std::uint32_t logits =
       builder.AddBuffer("logits", BufferKind::kLogitRows, DType::kF32, model.vocab_size);
 
   EmitResidualNorm(segment, buffers, {"final_norm", "output_attn_res", "norm.weight"},
-                   buffers.shared.prefix, head_in, false);
-  for (auto& stream : segment.streams) {
-    Instruction& norm = stream.back().instruction;
-    norm.trip = Register::kLogitRows;
-    norm.imm[1] = 1;
-    norm.operands[3] = builder.All(buffers.shared.step_input);
-  }
+                   buffers.shared.prefix, head_in, false, Register::kLogitRows);
 
   segment.BeginPhase("lm_head");
   Product head = segment.Whole("lm_head", model.vocab_size, head_in, logits);
@@ -88,8 +98,8 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
   if (model.attn_res_block_size > 0) {
     shared.blocks = builder.AddRows("blocks", model.MaxBlocks() * model.hidden_size);
   }
-  shared.mixer_in = builder.AddRows("mixer_in", model.hidden_size);
-  shared.ffn_in = builder.AddRows("ffn_in", model.hidden_size);
+  shared.mixer_in = builder.AddCopiedRows("mixer_in", BufferKind::kRows, model.hidden_size);
+  shared.ffn_in = builder.AddCopiedRows("ffn_in", BufferKind::kRows, model.hidden_size);
 
   // Sets of which only one is in use at a time start at the same place.
   const std::int64_t mixer_begin = builder.arena_position();
@@ -120,7 +130,9 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
     const std::int64_t heads = mla.num_attention_heads;
     MlaBuffers& own = buffers.mla;
     own.q_a = mla.q_lora_rank ? builder.AddRows("mla_q_a", *mla.q_lora_rank) : kNone;
-    own.q_a_norm = mla.q_lora_rank ? builder.AddRows("mla_q_a_norm", *mla.q_lora_rank) : kNone;
+    own.q_a_norm = mla.q_lora_rank
+                       ? builder.AddCopiedRows("mla_q_a_norm", BufferKind::kRows, *mla.q_lora_rank)
+                       : kNone;
     own.kv_a = builder.AddRows("mla_kv_a", mla.kv_lora_rank + mla.qk_rope_head_dim);
     own.q = builder.AddRows("mla_q", heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim));
     own.gate = mla.use_output_gate ? builder.AddRows("mla_gate", heads * mla.v_head_dim) : kNone;
@@ -162,7 +174,9 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
                           moe.moe_intermediate_size);
     own.routed = builder.AddRows("routed", model.ExpertWidth());
     own.routed_norm =
-        moe.latent_moe_use_norm ? builder.AddRows("routed_norm", model.ExpertWidth()) : kNone;
+        moe.latent_moe_use_norm
+            ? builder.AddCopiedRows("routed_norm", BufferKind::kRows, model.ExpertWidth())
+            : kNone;
     if (moe.num_shared_experts > 0) {
       own.shared_activated =
           builder.AddRows("shared_activated", moe.num_shared_experts * moe.moe_intermediate_size);

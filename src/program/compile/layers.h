@@ -47,10 +47,15 @@ struct ResidualNorm {
   std::string norm;  ///< RMS norm weight
 };
 
-/// Phase: softmax mix of the residual sources + RMS norm, rows shared out. `pushes`: stores the
-/// finished block afterwards.
+/// Phase: softmax mix of the residual sources + RMS norm, rows shared out. `before_push`: the block
+/// that the visit may push is not there yet.
 void EmitResidualNorm(SegmentBuilder& segment, const LayerBuffers& buffers,
-                      const ResidualNorm& names, std::uint32_t in, std::uint32_t out, bool pushes);
+                      const ResidualNorm& names, std::uint32_t in, std::uint32_t out,
+                      bool before_push, Register trip = Register::kRows);
+
+/// Phase: the prefix becomes a block, in visits that push one. To be called where every worker has
+/// read the blocks before and all will wait before they read them again, so that it costs no join.
+void EmitPushBlock(SegmentBuilder& segment, const LayerBuffers& buffers);
 
 void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers);
 void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers);

@@ -78,7 +78,8 @@ const Mutation kMutations[] = {
      }},
     {"DroppedHandOverWait", "V",
      [](Program& p) {
-       Instruction& wait = Find(FindSegment(p, "mla_moe"), 2, Opcode::kWait);
+       // Worker 1 has a row of the norm; worker 2 has none and waits for the norm itself.
+       Instruction& wait = Find(FindSegment(p, "mla_moe"), 1, Opcode::kWait);
        wait.wait_counter = kNone;
        wait.wait_amount = 0;
      }},
@@ -113,8 +114,8 @@ const Mutation kMutations[] = {
      }},
     {"SignalMovedBeforeTheWork", "V2",
      [](Program& p) {
-       // The output projection of worker 0 signals already at the instruction before it.
-       auto& stream = FindSegment(p, "kda_moe").streams[0].instructions;
+       // The output projection of worker 2 signals already at the instruction before it.
+       auto& stream = FindSegment(p, "kda_moe").streams[2].instructions;
        for (std::size_t i = 1; i < stream.size(); ++i) {
          if (stream[i].opcode == Opcode::kMatmul && stream[i].epilogue == Epilogue::kAddResidual) {
            ASSERT_NE(stream[i].signal_counter, kNone);
