@@ -19,6 +19,8 @@ void RegisterBench(CLI::App& app, Cli& cli) {
   RegisterBenchBandwidth(*group, cli);
   RegisterBenchKernels(*group, cli);
   RegisterBenchDecode(*group, cli);
+  RegisterBenchPrefill(*group, cli);
+  RegisterBenchLoad(*group, cli);
 }
 
 }  // namespace megalith::apps

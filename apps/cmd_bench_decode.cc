@@ -2,13 +2,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <memory>
 
-#include "base/system_memory.h"
-#include "base/topology.h"
 #include "base/units.h"
 #include "bench/decode.h"
+#include "bench_engines.h"
 #include "bench_report.h"
 #include "commands_bench.h"
 #include "console.h"
@@ -23,6 +21,7 @@ struct Options {
   std::string model;
   LoadOptions load;
   CompareOptions compare;
+  std::vector<std::string> dense = {"bf16"};
   std::vector<int> rows = {1};
   std::vector<std::string> modes = {"program"};
   std::vector<std::string> prefetch = {"on"};
@@ -36,10 +35,10 @@ struct Options {
 };
 
 struct Run {
+  std::string model;
   std::vector<bench::DecodeResult> results;
-  PageReport pages{};  ///< of the weights
-  std::int64_t weight_bytes = 0;
-  bool workers_interleaved = true;
+  std::vector<std::string> dense;  ///< of each result
+  WeightSetsReport sets;
 };
 
 std::string ModeName(const bench::DecodeCase& what) { return what.per_op ? "per-op" : "program"; }
@@ -66,17 +65,6 @@ Result<std::vector<bench::DecodeCase>> Cases(const Options& options) {
   return cases;
 }
 
-Result<std::unique_ptr<engine::Engine>> Load(const std::string& directory, int workers,
-                                             const Options& options, const Cli& cli) {
-  Cli one = cli;
-  one.common.workers = workers;
-  engine::EngineOptions engine;
-  // The engine's own executor only checks the weights; the cases get theirs.
-  engine.max_positions = 1;
-  engine.rows_per_step = 1;
-  return LoadEngine(directory, one, options.load, engine);
-}
-
 Result<Run> Measure(const Options& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
   MEGALITH_ASSIGN_OR_RETURN(const std::vector<int> workers, ChooseWorkers(options.compare));
@@ -91,45 +79,34 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
       options.tokens == "random" ? bench::TokenSource::kRandom : bench::TokenSource::kGreedy;
   decode.progress = bar.Callback();
   decode.cancel = cli.cancel;
-
   Run run;
-  std::vector<std::unique_ptr<engine::Engine>> engines;
-  std::vector<bench::DecodeSet> sets;
-  const auto measure_loaded = [&]() -> Status {
-    MEGALITH_ASSIGN_OR_RETURN(std::vector<bench::DecodeResult> results,
-                              bench::MeasureDecode(sets, decode));
-    for (bench::DecodeResult& result : results) run.results.push_back(std::move(result));
-    sets.clear();
-    engines.clear();
-    return {};
-  };
-  for (const int count : workers) {
-    // Packing depends on the number of workers. Where memory does not hold all sets of weights
-    // together, they come one after the other.
-    if (!engines.empty()) {
-      const auto bytes = static_cast<std::uint64_t>(engines.front()->weights().arena_bytes());
-      if (ReadMemoryStatus().available_bytes < bytes + bytes / 4) {
-        MEGALITH_RETURN_IF_ERROR(measure_loaded());
-        run.workers_interleaved = false;
-      }
-    }
-    MEGALITH_ASSIGN_OR_RETURN(std::unique_ptr<engine::Engine> engine,
-                              Load(directory, count, options, cli));
-    run.weight_bytes = engine->weights().arena_bytes();
-    if (const auto pages = engine->weights().Pages()) run.pages = *pages;
-    sets.push_back({engine.get(), directory, cases});
-    engines.push_back(std::move(engine));
-  }
-  MEGALITH_RETURN_IF_ERROR(measure_loaded());
+  run.model = ModelName(directory);
+  MEGALITH_ASSIGN_OR_RETURN(
+      run.sets,
+      WithWeightSets(directory, workers, options.dense, options.load, cli,
+                     [&](const std::vector<WeightSet>& weights) -> Status {
+                       std::vector<bench::DecodeSet> sets;
+                       for (const WeightSet& set : weights) {
+                         sets.push_back({set.engine.get(), WeightsName(directory, set), cases});
+                         run.dense.insert(run.dense.end(), cases.size(), set.dense);
+                       }
+                       MEGALITH_ASSIGN_OR_RETURN(std::vector<bench::DecodeResult> results,
+                                                 bench::MeasureDecode(sets, decode));
+                       for (bench::DecodeResult& result : results) {
+                         run.results.push_back(std::move(result));
+                       }
+                       return {};
+                     }));
   bar.Clear();
   return run;
 }
 
-Json ResultJson(const bench::DecodeResult& result) {
+Json ResultJson(const bench::DecodeResult& result, const std::string& dense) {
   const bench::Series& series = result.series;
   Json json = {
       {"rows", result.what.rows},
       {"workers", result.workers},
+      {"dense", dense},
       {"isa", std::string(kernels::IsaName(result.what.isa))},
       {"mode", ModeName(result.what)},
       {"prefetch", result.what.prefetch},
@@ -148,35 +125,32 @@ Json ResultJson(const bench::DecodeResult& result) {
   return json;
 }
 
-void PrintJson(const Options& options, const std::string& name, const Run& run) {
+void PrintJson(const Options& options, const Run& run) {
   Json results = Json::array();
-  for (const bench::DecodeResult& result : run.results) results.push_back(ResultJson(result));
-  const Json json = {{"command", "decode"},
-                     {"conditions", ConditionsJson()},
-                     {"model", name},
-                     {"context", options.context},
-                     {"tokens", options.tokens},
-                     {"hashed_tokens", bench::kHashedTokens},
-                     {"weight_arena_bytes", run.weight_bytes},
-                     {"huge_pages", options.load.huge_pages},
-                     {"huge_page_share", HugeShare(run.pages)},
-                     {"workers_interleaved", run.workers_interleaved},
+  for (std::size_t i = 0; i < run.results.size(); ++i) {
+    results.push_back(ResultJson(run.results[i], run.dense[i]));
+  }
+  const Json json = {{"command", "decode"},      {"conditions", ConditionsJson()},
+                     {"model", run.model},       {"context", options.context},
+                     {"tokens", options.tokens}, {"hashed_tokens", bench::kHashedTokens},
+                     {"weights", run.sets.json}, {"all_interleaved", run.sets.interleaved},
                      {"results", results}};
   Put("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
-void PrintText(const Options& options, const std::string& name, const Run& run) {
-  Put("{}\n{}: {} of weights, {:.0f} % on huge pages; context {}, {} tokens\n", ConditionsLine(),
-      name, FormatBytes(static_cast<std::uint64_t>(run.weight_bytes)), HugeShare(run.pages) * 100,
-      options.context, options.tokens);
+void PrintText(const Options& options, const Run& run) {
+  Put("{}\n{}: context {}, {} tokens\n", ConditionsLine(), run.model, options.context,
+      options.tokens);
+  for (const std::string& line : run.sets.lines) Put("{}\n", line);
   std::vector<std::vector<std::string>> table = {
-      {"rows", "workers", "isa", "mode", "prefetch", "tok/s", "ms/step", "read/step", "experts",
-       "GB/s", "probe", "ratio", "rounds", "dropped", "program", "output"}};
-  for (const bench::DecodeResult& result : run.results) {
+      {"rows", "workers", "dense", "isa", "mode", "prefetch", "tok/s", "ms/step", "read/step",
+       "experts", "GB/s", "probe", "ratio", "rounds", "dropped", "program", "output"}};
+  for (std::size_t i = 0; i < run.results.size(); ++i) {
+    const bench::DecodeResult& result = run.results[i];
     const bench::Series& series = result.series;
     table.push_back({fmt::format("{}", result.what.rows), fmt::format("{}", result.workers),
-                     std::string(kernels::IsaName(result.what.isa)), ModeName(result.what),
-                     result.what.prefetch ? "on" : "off",
+                     run.dense[i], std::string(kernels::IsaName(result.what.isa)),
+                     ModeName(result.what), result.what.prefetch ? "on" : "off",
                      FormatSummary(series, series.ItemsPerSecond(), 1.0, 2),
                      FormatSummary(series, series.SecondsPerItem(), 1e3 * result.what.rows, 3),
                      FormatBytes(static_cast<std::uint64_t>(result.weight_bytes)),
@@ -188,19 +162,17 @@ void PrintText(const Options& options, const std::string& name, const Run& run) 
                      result.program_hash.substr(0, 8), result.first_row_hash});
   }
   Put("{}", FormatTable(table));
-  if (!run.workers_interleaved) {
-    Put("worker counts were measured one after the other: memory holds one set of weights\n");
+  if (!run.sets.interleaved) {
+    Put("sets of weights were measured one after the other: memory does not hold all\n");
   }
 }
 
 Status Decode(const Options& options, const Cli& cli) {
-  MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
   MEGALITH_ASSIGN_OR_RETURN(const Run run, Measure(options, cli));
-  const std::string name = std::filesystem::path(directory).lexically_normal().filename().string();
   if (options.json) {
-    PrintJson(options, name, run);
+    PrintJson(options, run);
   } else {
-    PrintText(options, name, run);
+    PrintText(options, run);
   }
   return {};
 }
@@ -215,6 +187,7 @@ void RegisterBenchDecode(CLI::App& group, Cli& cli) {
       "turns with the others",
       "megalith bench decode\n"
       "megalith bench decode MODEL --rows 1,2,4,8\n"
+      "megalith bench decode MODEL --dense bf16 --dense int8\n"
       "megalith bench decode MODEL --mode program,per-op --workers 1,2\n"
       "megalith bench decode MODEL --prefetch on,off --context 1024 --json",
       [options, &cli] { return Decode(*options, cli); });
@@ -259,6 +232,7 @@ void RegisterBenchDecode(CLI::App& group, Cli& cli) {
   AddRoundsOption(*command, options->rounds);
   AddProbeOption(*command, options->probe_mib);
   AddLoadOptions(*command, options->load);
+  AddDenseList(*command, options->dense);
   AddJsonFlag(*command, options->json);
 }
 

@@ -9,5 +9,7 @@ namespace megalith::apps {
 void RegisterBenchBandwidth(CLI::App& group, Cli& cli);
 void RegisterBenchKernels(CLI::App& group, Cli& cli);
 void RegisterBenchDecode(CLI::App& group, Cli& cli);
+void RegisterBenchPrefill(CLI::App& group, Cli& cli);
+void RegisterBenchLoad(CLI::App& group, Cli& cli);
 
 }  // namespace megalith::apps

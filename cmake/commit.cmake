@@ -13,7 +13,15 @@ if(git)
     set(commit "${described}")
   endif()
 endif()
-set(text "// Written by cmake/commit.cmake.\nconst char* const kBuildCommit = \"${commit}\";\n")
+set(text "// Written by cmake/commit.cmake.
+#include \"build_commit.h\"
+
+namespace megalith::apps {
+
+const char* BuildCommit() { return \"${commit}\"; }
+
+}  // namespace megalith::apps
+")
 set(old "")
 if(EXISTS ${OUTPUT})
   file(READ ${OUTPUT} old)

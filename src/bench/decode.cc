@@ -175,6 +175,15 @@ class Runner {
 using Form = std::tuple<kernels::Isa, bool, bool>;
 Form FormOf(const DecodeCase& what) { return {what.isa, what.per_op, what.prefetch}; }
 
+Status CheckContext(const DecodeSet& set, const DecodeOptions& options) {
+  const std::int64_t longest = set.engine->model().max_position_embeddings;
+  constexpr std::int64_t kLeast = kHashedTokens + 2;  // a turn of one step behind the hashed tokens
+  if (options.context + kLeast <= longest) return {};
+  return Fail(ErrorCode::kOutOfRange,
+              "context: at most {} of the model's {} positions expected, {} asked for",
+              longest - kLeast, longest, options.context);
+}
+
 Result<engine::Variant> MakeVariant(const DecodeSet& set, const Form& form,
                                     const DecodeOptions& options) {
   const std::int64_t longest = set.engine->model().max_position_embeddings;
@@ -193,11 +202,6 @@ Result<engine::Variant> MakeVariant(const DecodeSet& set, const Form& form,
   variant.row_buckets.erase(last, variant.row_buckets.end());
   variant.max_positions = static_cast<std::int32_t>(
       std::min<std::int64_t>(longest, options.context + std::int64_t{kDecodePositions}));
-  if (variant.max_positions < options.context + kHashedTokens + 2) {
-    return Fail(ErrorCode::kOutOfRange,
-                "context: at most {} of the model's {} positions expected, {} asked for",
-                longest - kHashedTokens - 2, longest, options.context);
-  }
   return set.engine->MakeVariant(variant);
 }
 
@@ -233,6 +237,7 @@ Status CheckSameTokens(const std::vector<DecodeSet>& sets,
 
 Result<std::vector<DecodeResult>> MeasureDecode(const std::vector<DecodeSet>& sets,
                                                 const DecodeOptions& options) {
+  for (const DecodeSet& set : sets) MEGALITH_RETURN_IF_ERROR(CheckContext(set, options));
   MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
   std::map<std::int32_t, MemoryYardstick> yardsticks;  // by number of workers
   std::vector<engine::Variant> variants;

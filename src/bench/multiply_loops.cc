@@ -4,6 +4,8 @@
 
 #include <iterator>
 
+#include "kernels/cpu/tiles.h"
+
 namespace megalith::bench {
 namespace {
 
@@ -69,6 +71,29 @@ __attribute__((target("avx512f,avx512bf16"))) double MultiplyAvx512Bf16(std::int
   }
   for (const __m512& sum : sums) *sink += _mm512_cvtss_f32(sum);
   return 2.0 * 32 * kChains * static_cast<double>(iterations);
+}
+
+double MultiplyAmx(std::int64_t iterations, float* sink) {
+  using Tiles = kernels::HardwareTiles;
+  kernels::TileShapes shapes;
+  for (int tile = 0; tile < kernels::kNumTiles; ++tile) {
+    shapes.rows[tile] = kernels::kTileRows;
+    shapes.row_bytes[tile] = kernels::kTileRowBytes;
+  }
+  Tiles::Configure(shapes);  // all zero
+  // 2 x 2 tiles of results, as a matmul of many rows has them.
+  for (std::int64_t i = 0; i < iterations; ++i) {
+    Tiles::DotBf16<0, 4, 6>();
+    Tiles::DotBf16<1, 4, 7>();
+    Tiles::DotBf16<2, 5, 6>();
+    Tiles::DotBf16<3, 5, 7>();
+  }
+  float rows[kernels::kTileBytes / sizeof(float)];
+  Tiles::Store<0>(rows, kernels::kTileRowBytes);
+  Tiles::Release();
+  *sink += rows[0];
+  constexpr double kTileOperations = 2.0 * 16 * 16 * 32;
+  return 4 * kTileOperations * static_cast<double>(iterations);
 }
 
 }  // namespace megalith::bench

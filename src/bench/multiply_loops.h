@@ -13,5 +13,6 @@ double MultiplyPortable(std::int64_t iterations, float* sink);
 double MultiplyAvx2(std::int64_t iterations, float* sink);
 double MultiplyAvx512(std::int64_t iterations, float* sink);
 double MultiplyAvx512Bf16(std::int64_t iterations, float* sink);
+double MultiplyAmx(std::int64_t iterations, float* sink);
 
 }  // namespace megalith::bench

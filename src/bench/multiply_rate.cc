@@ -32,6 +32,10 @@ Instruction InstructionOf(Isa isa) {
       return {"vfmadd zmm", MultiplyAvx512};
     case Isa::kAvx512Bf16:
       return {"vdpbf16ps zmm", MultiplyAvx512Bf16};
+    case Isa::kAmx:
+      return {"tdpbf16ps", MultiplyAmx};
+    case Isa::kAmxEmulated:
+      return {"vfmadd zmm", MultiplyAvx512};
   }
   return {"mulps, addps", MultiplyPortable};
 }
