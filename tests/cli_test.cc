@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -89,6 +90,37 @@ TEST(CommandLine, ResultsThatCannotBeWrittenAreAFailure) {
   const int status = std::system(command.c_str());
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST(Synth, ModelRunsAndIsReplacedOnlyByWish) {
+  const std::string folder = (fs::path(testing::TempDir()) / "megalith_synth").string();
+  fs::remove_all(folder);
+  const Outcome made = Megalith("synth '" + folder + "' --json -q --seed 3 --layers 4 --vocab 500");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto json = nlohmann::json::parse(made.out, nullptr, false);
+  EXPECT_EQ(json["shards"], 5);
+  EXPECT_EQ(json["seed"], 3);
+  EXPECT_GT(json["tensor_bytes"], 1000000);
+  EXPECT_TRUE(json["bytes_per_second"].is_number());
+  const Outcome ran = Megalith("run '" + folder + "' --ids 5,6,7 -n 12 --json -q --ignore-eos");
+  ASSERT_EQ(ran.exit_code, 0) << ran.err;
+  const auto ids = nlohmann::json::parse(ran.out)["ids"];
+  ASSERT_EQ(ids.size(), 12U);
+  EXPECT_GT(std::set<int>(ids.begin(), ids.end()).size(), 6U) << "no endless repetition";
+
+  const Outcome refused = Megalith("synth '" + folder + "'");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("--force"), std::string::npos) << refused.err;
+  EXPECT_EQ(Megalith("synth '" + folder + "' --force -q").exit_code, 0);
+  for (const char* wrong :
+       {"--experts 2", "--layers 0", "--preset k4", "--set no_such_key=1", "--hidden 100",
+        "--preset k3-mini --config x", "--shard-size 0"}) {
+    const Outcome outcome = Megalith("synth '" + folder + "_other' " + wrong);
+    EXPECT_EQ(outcome.exit_code, 2) << wrong << outcome.err;
+    EXPECT_FALSE(fs::exists(folder + "_other")) << wrong;
+  }
+  EXPECT_EQ(Megalith("synth '" + folder + "_other' --config /no/such/file").exit_code, 3);
+  fs::remove_all(folder);
 }
 
 TEST(Doctor, JsonDescribesTheMachine) {

@@ -131,7 +131,7 @@ void SetNumber(std::string_view keys, std::int64_t value, Json* text) {
   }
 }
 
-Status Assign(const std::string& assignment, Json* text) {
+Status Assign(const std::string& assignment, Json* root, Json* text) {
   const auto fail = [&](std::string_view what) {
     return Fail(ErrorCode::kUsage, "--set {}: {}", assignment, what);
   };
@@ -149,6 +149,8 @@ Status Assign(const std::string& assignment, Json* text) {
     object = &*inner;
     key.erase(0, dot + 1);
   }
+  // A few keys stand at both levels of a nested config and must agree.
+  if (object == text && root->contains(key)) (*root)[key] = value;
   (*object)[key] = std::move(value);
   return {};
 }
@@ -167,7 +169,7 @@ Status Apply(const ConfigEdits& edits, Json* root, Json* text) {
     }
   }
   for (const std::string& assignment : edits.assignments) {
-    MEGALITH_RETURN_IF_ERROR(Assign(assignment, text));
+    MEGALITH_RETURN_IF_ERROR(Assign(assignment, root, text));
   }
   return {};
 }
