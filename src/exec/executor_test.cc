@@ -201,11 +201,12 @@ TEST(Int8Dense, EveryPathEqualsTheInterpreterAndStaysNearBf16) {
     ExecutorSpec spec;
     spec.directory = Directory(model);
     spec.dense = *program::ParseDenseFormats("int8,router=int8");
-    for (const DotOrder order : {DotOrder::kSplitPairs, DotOrder::kJoinedPairs}) {
-      const Expected& bf16 = Oracle(model, DType::kBf16, order);
+    for (const Isa like : {Isa::kPortable, Isa::kAvx512Bf16, Isa::kAmx}) {
+      const DotNumerics numerics = kernels::NumericsOf(like);
+      const Expected& bf16 = Oracle(model, DType::kBf16, numerics);
       const std::span<const std::int32_t> tokens = std::span(bf16.tokens).first(9);
       spec.reference = true;
-      spec.numerics.order = order;
+      spec.numerics = numerics;
       spec.num_workers = 1;
       const auto interpreter = Make(spec);
       ASSERT_NE(interpreter, nullptr);
@@ -223,8 +224,10 @@ TEST(Int8Dense, EveryPathEqualsTheInterpreterAndStaysNearBf16) {
       EXPECT_LT(difference, 0.01 * magnitude);
       spec.reference = false;
       spec.num_workers = 2;
-      for (const Isa isa : kernels::SupportedIsas()) {
-        if (kernels::NumericsOf(isa).order != order) continue;
+      std::vector<Isa> isas = kernels::SupportedIsas();
+      if (kernels::IsaSupported(Isa::kAmxEmulated)) isas.push_back(Isa::kAmxEmulated);
+      for (const Isa isa : isas) {
+        if (kernels::NumericsOf(isa) != numerics) continue;
         spec.isa = isa;
         const auto executor = Make(spec);
         ASSERT_NE(executor, nullptr);

@@ -137,7 +137,7 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
       HeadsAlign(heads, segment.num_workers(), {query_width, mla.v_head_dim, rank});
   LoadLeveler leveler(segment.num_workers());
 
-  // Latents first; the wide gate projection hides their norms, which few workers compute.
+  // Latents first: everything waits for them.
   segment.BeginPhase("mla_latents");
   if (mla.q_lora_rank) {
     segment.EmitLevel(segment.Whole(Name("q_a_proj"), *mla.q_lora_rank, x, own.q_a), leveler);
@@ -145,6 +145,16 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   segment.EmitLevel(
       segment.Whole(Name("kv_a_proj_with_mqa"), rank + mla.qk_rope_head_dim, x, own.kv_a), leveler);
 
+  // The wide gate projection hides a wait: for the norms if few workers compute them, else for the
+  // latents.
+  const auto emit_gate = [&] {
+    if (!mla.use_output_gate) return;
+    segment.BeginPhase("mla_gate");
+    EmitHeads(segment, segment.Whole(Name("g_proj"), heads * mla.v_head_dim, x, own.gate), heads,
+              aligned, leveler);
+  };
+  const bool norm_is_copied = mla.q_lora_rank && builder.IsCopied(own.q_a_norm);
+  if (norm_is_copied) emit_gate();
   segment.BeginPhase("mla_norms");
   if (mla.q_lora_rank) {
     Instruction norm;
@@ -168,11 +178,7 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   append.operands[2] = builder.All(buffers.shared.step_input);
   segment.EmitOwnRows(append);
 
-  if (mla.use_output_gate) {
-    segment.BeginPhase("mla_gate");
-    EmitHeads(segment, segment.Whole(Name("g_proj"), heads * mla.v_head_dim, x, own.gate), heads,
-              aligned, leveler);
-  }
+  if (!norm_is_copied) emit_gate();
 
   segment.BeginPhase("mla_q");
   if (mla.q_lora_rank) {

@@ -151,6 +151,19 @@ void EmitMoe(SegmentBuilder& segment, const LayerBuffers& buffers) {
   segment.BeginPhase("expert_down");
   experts.EmitDown(own.routed);
 
+  // The columns of the shared down projection and those of the latent up projection are split
+  // alike, so their sum needs no join. What is between the experts and the latter hides a wait: of
+  // a norm that few workers compute, the norm; of one that every worker computes, the experts
+  // themselves.
+  const auto emit_shared_down = [&] {
+    LoadLeveler down_leveler(segment.num_workers());
+    segment.BeginPhase("shared_down");
+    segment.EmitLevel(segment.Whole(prefix + "shared_experts.down_proj", model.hidden_size,
+                                    own.shared_activated, own.shared_out),
+                      down_leveler);
+  };
+  const bool norm_is_copied = moe.latent_moe_use_norm && builder.IsCopied(own.routed_norm);
+  if (has_shared && norm_is_copied) emit_shared_down();
   std::uint32_t routed = own.routed;
   if (moe.latent_moe_use_norm) {
     segment.BeginPhase("routed_norm");
@@ -166,15 +179,7 @@ void EmitMoe(SegmentBuilder& segment, const LayerBuffers& buffers) {
     routed = own.routed_norm;
   }
 
-  // The shared down projection hides the norm, which few workers compute. Its columns and those of
-  // the latent up projection are split alike, so their sum needs no join.
-  LoadLeveler down_leveler(segment.num_workers());
-  if (has_shared) {
-    segment.BeginPhase("shared_down");
-    segment.EmitLevel(segment.Whole(prefix + "shared_experts.down_proj", model.hidden_size,
-                                    own.shared_activated, own.shared_out),
-                      down_leveler);
-  }
+  if (has_shared && !norm_is_copied) emit_shared_down();
   segment.BeginPhase("latent_up");
   Product up = segment.Whole(prefix + "routed_expert_up_proj", model.hidden_size, routed,
                              buffers.shared.prefix);
