@@ -42,9 +42,11 @@ struct TraceOptions {
   std::int32_t rows = 1;
   std::int32_t prefill = 0;
   std::int32_t context = 16;
-  std::int32_t rows_per_step = 64;
+  std::int32_t rows_per_step = engine::EngineOptions().rows_per_step;
+  std::string mode = "program";
   std::string perfetto;
   std::string svg;
+  bool all_steps = false;
   bool json = false;
 
   const CLI::Option* prompt_option = nullptr;
@@ -73,9 +75,10 @@ class TokenSource {
 /// Runs steps and keeps what the executor recorded of those that count.
 class Recorder {
  public:
-  Recorder(engine::Engine& engine, const CancelFlag* cancel) : engine_(engine), cancel_(cancel) {
-    engine.executor().TraceEveryStep();
-    const exec::DeviceMemory& memory = engine.executor().memory();
+  Recorder(exec::Executor& executor, const CancelFlag* cancel)
+      : executor_(executor), cancel_(cancel) {
+    executor.TraceEveryStep();
+    const exec::DeviceMemory& memory = executor.memory();
     for (std::size_t i = 0; i < memory.num_programs(); ++i) {
       const program::Program& program = *memory.program(i);
       for (std::int32_t worker = 0; worker < program.num_workers; ++worker) {
@@ -89,7 +92,7 @@ class Recorder {
     MEGALITH_RETURN_IF_ERROR(CheckCancelled(cancel_, "trace"));
     // Reading disturbs the next step, so it is done only when the rings are about to overflow.
     if ((unread_ + 1) * longest_step_ > exec::kDefaultTraceRecords) Read();
-    MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits, engine_.executor().Step(input));
+    MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits, executor_.Step(input));
     ++unread_;
     counts_.push_back(counts);
     return logits;
@@ -112,7 +115,7 @@ class Recorder {
 
   /// The engine has run steps of its own before (the check at load): ours are its latest.
   void Read() {
-    program::Trace trace = engine_.executor().ReadTrace();
+    program::Trace trace = executor_.ReadTrace();
     const std::size_t kept = std::min(unread_, trace.steps.size());
     for (std::size_t i = 0; i < kept; ++i) {
       if (!counts_[counts_.size() - kept + i]) continue;
@@ -121,7 +124,7 @@ class Recorder {
     unread_ = 0;
   }
 
-  engine::Engine& engine_;
+  exec::Executor& executor_;
   const CancelFlag* cancel_;
   std::size_t longest_step_ = 1;
   std::size_t unread_ = 0;
@@ -196,13 +199,13 @@ Status RunDecode(Recorder& recorder, const TraceOptions& options,
 }
 
 /// A prompt, after one step of it to warm up.
-Status RunPrefill(Recorder& recorder, engine::Engine& engine, const TraceOptions& options,
+Status RunPrefill(Recorder& recorder, exec::Executor& executor, const TraceOptions& options,
                   const std::vector<std::int32_t>& prompt) {
   const std::vector<std::int32_t> warm_up(
       prompt.begin(),
       prompt.begin() + std::min<std::ptrdiff_t>(std::ssize(prompt), options.rows_per_step));
   MEGALITH_RETURN_IF_ERROR(Feed(recorder, 0, warm_up, options.rows_per_step, false));
-  MEGALITH_RETURN_IF_ERROR(engine.executor().ReleaseSlot(0));
+  MEGALITH_RETURN_IF_ERROR(executor.ReleaseSlot(0));
   MEGALITH_RETURN_IF_ERROR(Feed(recorder, 0, prompt, options.rows_per_step, true));
   return {};
 }
@@ -253,6 +256,19 @@ Status WriteFiles(const std::vector<Bucket>& buckets, std::optional<OutputFile>&
   return {};
 }
 
+/// A step that took so many times the median was held up by another process: its numbers say
+/// nothing about this one.
+constexpr double kDisturbed = 1.5;
+
+/// Takes them out of a bucket of steps that do the same; returns how many.
+std::size_t LeaveOutDisturbed(Bucket& bucket) {
+  const auto median =
+      static_cast<double>(bucket.timelines[trace::MedianStep(bucket.timelines)].duration);
+  return std::erase_if(bucket.timelines, [&](const trace::Timeline& timeline) {
+    return static_cast<double>(timeline.duration) > kDisturbed * median;
+  });
+}
+
 void PrintReports(const std::vector<Bucket>& buckets, const engine::Engine& engine, bool json) {
   if (json) Put("[");
   for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -267,6 +283,20 @@ void PrintReports(const std::vector<Bucket>& buckets, const engine::Engine& engi
     Put("{}", trace::ReportText(summary));
   }
   if (json) Put("]\n");
+}
+
+/// The same model with a barrier after every op and nothing fetched across ops: for comparison.
+Result<engine::Variant> MakePerOp(const engine::Engine& engine, const TraceOptions& options,
+                                  const engine::EngineOptions& load) {
+  engine::VariantOptions variant;
+  const std::int32_t largest = program::RowBucket(load.rows_per_step);
+  if (largest > 1) variant.row_buckets.push_back(largest);
+  variant.logit_rows = options.rows;
+  variant.num_sequences = options.rows;
+  variant.max_positions = load.max_positions;
+  variant.barrier_after_each_op = true;
+  variant.prefetch = false;
+  return engine.MakeVariant(variant);
 }
 
 Status Trace(const TraceOptions& options, const Cli& cli) {
@@ -296,14 +326,26 @@ Status Trace(const TraceOptions& options, const Cli& cli) {
   load.logit_rows_per_step = options.rows;
   load.max_positions = static_cast<std::int32_t>(positions);
   MEGALITH_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
-                            LoadEngine(directory, cli, options.load, std::move(load)));
-  Recorder recorder(*engine, cli.cancel);
-  MEGALITH_RETURN_IF_ERROR(options.prefill > 0 ? RunPrefill(recorder, *engine, options, prompt)
+                            LoadEngine(directory, cli, options.load, load));
+  engine::Variant per_op;
+  if (options.mode == "per-op") {
+    MEGALITH_ASSIGN_OR_RETURN(per_op, MakePerOp(*engine, options, load));
+  }
+  exec::Executor& executor = per_op.executor ? *per_op.executor : engine->executor();
+  Recorder recorder(executor, cli.cancel);
+  MEGALITH_RETURN_IF_ERROR(options.prefill > 0 ? RunPrefill(recorder, executor, options, prompt)
                                                : RunDecode(recorder, options, prompt, source));
-  MEGALITH_ASSIGN_OR_RETURN(const std::vector<Bucket> buckets,
-                            ReadBuckets(engine->executor().memory(), recorder.Take()));
+  MEGALITH_ASSIGN_OR_RETURN(std::vector<Bucket> buckets,
+                            ReadBuckets(executor.memory(), recorder.Take()));
   if (buckets.empty()) return Fail(ErrorCode::kInternal, "trace: no step was recorded");
   MEGALITH_RETURN_IF_ERROR(WriteFiles(buckets, perfetto, svg));
+  // The steps of a prompt differ by nature.
+  const std::size_t left_out =
+      options.prefill > 0 || options.all_steps ? 0 : LeaveOutDisturbed(buckets.front());
+  if (left_out > 0 && !cli.common.quiet) {
+    Note("{} of {} steps left out of the figures: longer than {} times the median, so disturbed\n",
+         left_out, left_out + buckets.front().timelines.size(), kDisturbed);
+  }
   PrintReports(buckets, *engine, options.json);
   return {};
 }
@@ -334,7 +376,7 @@ void RegisterTrace(CLI::App& app, Cli& cli) {
       ->capture_default_str();
   command->add_option("--rows", options->rows, "Sequences decoded together, one row of each a step")
       ->type_name("N")
-      ->check(CLI::Range(1, 256))
+      ->check(CLI::Range(1, program::kMaxRowBucket))
       ->capture_default_str();
   command->add_option("--context", options->context, "Random tokens before the first step traced")
       ->type_name("N")
@@ -356,7 +398,13 @@ void RegisterTrace(CLI::App& app, Cli& cli) {
       ->add_option("--rows-per-step", options->rows_per_step,
                    "Prompts are cut into steps of at most so many tokens")
       ->type_name("N")
-      ->check(CLI::Range(1, 256))
+      ->check(CLI::Range(1, program::kMaxRowBucket))
+      ->capture_default_str();
+  command
+      ->add_option("--mode", options->mode,
+                   "program, or per-op: the same kernels with a barrier after every op and nothing "
+                   "fetched ahead")
+      ->check(CLI::IsMember({"program", "per-op"}))
       ->capture_default_str();
   command
       ->add_option("--perfetto", options->perfetto,
@@ -366,6 +414,9 @@ void RegisterTrace(CLI::App& app, Cli& cli) {
       ->add_option("--svg", options->svg,
                    "Write a drawing of the step of median duration; - is stdout")
       ->type_name("FILE");
+  command->add_flag("--all-steps", options->all_steps,
+                    "Count also steps longer than 1.5 times the median, which other processes have "
+                    "held up");
   command->add_flag("--json", options->json, "Figures as JSON: one object for each row bucket");
 }
 

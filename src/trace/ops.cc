@@ -43,7 +43,12 @@ std::string NameOf(const Program& program, const Stream& stream, const Instructi
   if (instruction.opcode == Opcode::kMatmul) {
     const Tile& tile = stream.tiles[instruction.tile];
     name += " " + ShortName(program.tensors[tile.tensor].name);
-    if (tile.pair_tensor != kNone) name += "+" + ShortName(program.tensors[tile.pair_tensor].name);
+    if (tile.pair_tensor != kNone) {
+      // "shared_experts.gate_proj+up_proj"
+      const std::string pair = ShortName(program.tensors[tile.pair_tensor].name);
+      const std::size_t dot = pair.rfind('.');
+      name += "+" + (dot == std::string::npos ? pair : pair.substr(dot + 1));
+    }
     return name;
   }
   if (info.scope != program::RowScope::kOwnRows) return name;

@@ -120,7 +120,8 @@ class Writer {
       std::string args =
           fmt::format(R"("for":"{}","op":"{}","prefetched_bytes":{})", EscapeJson(counter),
                       EscapeJson(ops[event.op].name), event.prefetched_bytes);
-      if (const auto last = reader.LastSignaller(timeline, event)) {
+      if (auto last = reader.LastSignaller(timeline, event)) {
+        last = reader.WorkBehind(timeline, *last);
         const Event& signal = timeline.workers[last->worker][last->event];
         args += fmt::format(R"(,"last_from_worker":{},"last_from_op":"{}")", last->worker,
                             EscapeJson(ops[signal.op].name));

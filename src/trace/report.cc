@@ -13,12 +13,12 @@ using Json = nlohmann::ordered_json;
 
 /// Rows of bubbles printed; the rest is one line. JSON has all.
 constexpr std::size_t kPrintedBubbles = 20;
-/// Bytes of a name printed in a table.
-constexpr std::size_t kNameWidth = 40;
 
 class Text {
  public:
-  explicit Text(const Summary& summary) : summary_(summary) {}
+  explicit Text(const Summary& summary) : summary_(summary) {
+    for (const OpTotal& op : summary.ops) name_width_ = std::max(name_width_, op.name.size());
+  }
 
   std::string Write() {
     WriteSteps();
@@ -82,7 +82,7 @@ class Text {
     const std::size_t workers = summary_.workers.size();
     Line("");
     Line("{:<{}}   calls      work us   share  longest us         MB    GB/s     wait us", "op",
-         kNameWidth);
+         name_width_);
     OpTotal all{.name = "all"};
     for (const OpTotal& op : summary_.ops) {
       WriteOp(op, workers);
@@ -98,7 +98,7 @@ class Text {
 
   void WriteOp(const OpTotal& op, std::size_t workers) {
     Line("{:<{}} {:>7.5g} {:>12.1f} {:>6.1f}% {:>11.1f} {:>10.3f} {:>7} {:>11.1f}", op.name,
-         kNameWidth, Calls(op.calls), Us(op.work_ns), Share(op.work_ns, workers),
+         name_width_, Calls(op.calls), Us(op.work_ns), Share(op.work_ns, workers),
          static_cast<double>(op.most_work_ns) * 1e-3, Mb(op.bytes.Total()),
          Rate(op.bytes.Total(), op.work_ns), Us(op.wait_ns));
   }
@@ -112,11 +112,11 @@ class Text {
       return a->path_ns + a->path_hand_over_ns > b->path_ns + b->path_hand_over_ns;
     });
     Line("");
-    Line("{:<{}}      work us   share  hand-over us   share", "critical path", kNameWidth);
+    Line("{:<{}}      work us   share  hand-over us   share", "critical path", name_width_);
     std::int64_t work = 0;
     std::int64_t hand_over = 0;
     const auto row = [&](std::string_view name, std::int64_t work_ns, std::int64_t hand_over_ns) {
-      Line("{:<{}} {:>12.1f} {:>6.1f}% {:>13.1f} {:>6.1f}%", name, kNameWidth, Us(work_ns),
+      Line("{:<{}} {:>12.1f} {:>6.1f}% {:>13.1f} {:>6.1f}%", name, name_width_, Us(work_ns),
            Share(work_ns, 1), Us(hand_over_ns), Share(hand_over_ns, 1));
       work += work_ns;
       hand_over += hand_over_ns;
@@ -124,7 +124,7 @@ class Text {
     for (const OpTotal* op : ops) row(op->name, op->path_ns, op->path_hand_over_ns);
     row("(host to workers)", 0, summary_.path_start_ns);
     row("(workers to host)", 0, summary_.path_finish_ns);
-    row("all", std::exchange(work, 0), std::exchange(hand_over, 0));
+    row("all", work, hand_over);
   }
 
   void WriteBubbles() {
@@ -169,6 +169,7 @@ class Text {
   }
 
   const Summary& summary_;
+  std::size_t name_width_ = 20;
   std::string out_;
 };
 

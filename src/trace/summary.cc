@@ -79,7 +79,8 @@ class Summing {
       total.start_ns += timeline.duration;
       return;
     }
-    for (const Event& event : events) {
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      const Event& event = events[i];
       OpTotal& op = summary_.ops[event.op];
       ++op.calls;
       op.work_ns += event.work();
@@ -93,8 +94,8 @@ class Summing {
       total.wait_ns += event.wait();
       const bool reads = event.bytes.Total() > 0;
       (reads ? total.reading_ns : total.other_ns) += event.work();
-      if (event.wait() > 0) AddWait(timeline, event);
-      if (!reads && !event.is_request) {
+      if (event.wait() > 0) AddWait(timeline, worker, i);
+      if (!reads && event.is_timed) {
         BubbleSum& sum = Find(BubbleKind::kNoMemory, op.name, "", "");
         ++sum.bubble.calls;
         sum.bubble.ns += event.work();
@@ -113,12 +114,15 @@ class Summing {
     }
   }
 
-  void AddWait(const Timeline& timeline, const Event& event) {
-    const std::optional<Signaller> last = reader_.LastSignaller(timeline, event);
+  void AddWait(const Timeline& timeline, std::size_t worker, std::size_t index) {
+    const Event& event = timeline.workers[worker][index];
+    std::optional<Signaller> last = reader_.LastSignaller(timeline, event);
+    if (last) last = reader_.WorkBehind(timeline, *last);
+    const Event& held_up = timeline.workers[worker][reader_.WorkHeldUp(timeline, worker, index)];
     const std::vector<Op>& ops = reader_.ops().ops();
     const std::string& counter = reader_.program().counters[event.wait_counter].name;
     BubbleSum& sum =
-        Find(BubbleKind::kWait, ops[event.op].name, counter,
+        Find(BubbleKind::kWait, ops[held_up.op].name, counter,
              last ? ops[timeline.workers[last->worker][last->event].op].name : std::string());
     ++sum.bubble.calls;
     sum.bubble.ns += event.wait();

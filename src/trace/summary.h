@@ -38,9 +38,9 @@ std::string_view BubbleKindName(BubbleKind kind);
 /// Time in which a worker does not work on memory, by cause.
 struct Bubble {
   BubbleKind kind = BubbleKind::kWait;
-  std::string op;            ///< that waits, or that reads nothing
-  std::string counter;       ///< waited for
-  std::string signaller;     ///< op that signalled last; empty: the host or the step before
+  std::string op;         ///< that is held up, or that reads nothing
+  std::string counter;    ///< waited for
+  std::string signaller;  ///< op that made the last signal late; empty: the host or the step before
   std::int32_t worker = -1;  ///< that signalled last most often; -1: none
   std::int64_t calls = 0;
   std::int64_t ns = 0;

@@ -166,7 +166,8 @@ class Drawing {
         std::string tip =
             fmt::format("{} waits for {}: {}", op.name,
                         reader_.program().counters[event.wait_counter].name, Micros(event.wait()));
-        if (const auto last = reader_.LastSignaller(timeline_, event)) {
+        if (auto last = reader_.LastSignaller(timeline_, event)) {
+          last = reader_.WorkBehind(timeline_, *last);
           const Event& signal = timeline_.workers[last->worker][last->event];
           tip += fmt::format(", last from worker {}, {}", last->worker, ops_[signal.op].name);
         }

@@ -14,6 +14,15 @@ using program::TraceRecord;
 using program::TraceStep;
 using program::Visit;
 
+namespace {
+
+/// As engines time them: see TraceRecord::end.
+bool IsTimed(Opcode opcode) {
+  return opcode != Opcode::kFetch && opcode != Opcode::kFetchNext && opcode != Opcode::kWait;
+}
+
+}  // namespace
+
 TraceReader::TraceReader(const Program& program) : program_(program), ops_(program) {
   for (const program::Segment& segment : program.segments) {
     auto& of_counter = sources_.emplace_back(program.counters.size());
@@ -79,8 +88,7 @@ Result<Timeline> TraceReader::Read(const TraceStep& step) const {
         event.instruction = record.instruction;
         event.layer = visit.layer;
         event.wait_counter = instruction.wait_counter;
-        event.is_request =
-            instruction.opcode == Opcode::kFetch || instruction.opcode == Opcode::kFetchNext;
+        event.is_timed = IsTimed(instruction.opcode);
         event.rows = CountRows(instruction, record);
         event.bytes = CountReadBytes(program_, stream, instruction, record, step.info);
         event.prefetched_bytes =
@@ -118,6 +126,23 @@ std::optional<Signaller> TraceReader::LastSignaller(const Timeline& timeline,
     last = Signaller{source.worker, index};
   }
   return last;
+}
+
+Signaller TraceReader::WorkBehind(const Timeline& timeline, Signaller signaller) const {
+  const std::vector<Event>& events = timeline.workers[signaller.worker];
+  for (std::size_t i = signaller.event + 1; i-- > 0;) {
+    if (events[i].is_timed) return {signaller.worker, i};
+  }
+  return signaller;
+}
+
+std::size_t TraceReader::WorkHeldUp(const Timeline& timeline, std::size_t worker,
+                                    std::size_t event) const {
+  const std::vector<Event>& events = timeline.workers[worker];
+  for (std::size_t i = event; i < events.size(); ++i) {
+    if (events[i].is_timed) return i;
+  }
+  return event;
 }
 
 std::vector<PathStretch> TraceReader::CriticalPath(const Timeline& timeline) const {

@@ -24,8 +24,8 @@ struct Event {
   std::uint32_t instruction = 0;
   std::int32_t layer = -1;                      ///< -1: embedding, head
   std::uint32_t wait_counter = program::kNone;  ///< kNone: needs no counter
-  bool is_request = false;                      ///< not timed: begins and ends at once
-  std::int64_t rows = 0;                        ///< CountRows
+  bool is_timed = true;   ///< false: ends when it is ready (fetch, fetch_next, wait)
+  std::int64_t rows = 0;  ///< CountRows
   ReadBytes bytes;
   std::int64_t prefetched_bytes = 0;  ///< of later weights, asked for from begin to end
 
@@ -80,6 +80,13 @@ class TraceReader {
   /// Who signalled last what `event` waited for, among those that began before it was ready. Empty
   /// if that is the host or an earlier step, or if the event needs no counter.
   std::optional<Signaller> LastSignaller(const Timeline& timeline, const Event& event) const;
+
+  /// The event that made the signal late: the signalling one or, if that only signals, the last one
+  /// before it that did some work. Instructions that only wait or signal carry no cause.
+  Signaller WorkBehind(const Timeline& timeline, Signaller signaller) const;
+  /// The event that was held up when `event` of `worker` waited: that one or, if it only waits, the
+  /// next that works.
+  std::size_t WorkHeldUp(const Timeline& timeline, std::size_t worker, std::size_t event) const;
 
   /// The chain that bounds the step, from its begin to its end: back from the worker that finished
   /// last; where an event had to wait, on to the one that signalled last.

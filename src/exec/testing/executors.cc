@@ -112,6 +112,7 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const ExecutorSpec& spec) {
   options.isa = spec.isa;
   options.placement = PlaceWorkers(topology, spec.num_workers);
   options.prefetch = spec.prefetch;
+  options.trace_records = spec.trace_records;
   options.step_timeout_ms = spec.step_timeout_ms;
   options.before_instruction = spec.before_instruction;
   return MakeCpuEngine(std::move(programs), *weights, std::move(options));

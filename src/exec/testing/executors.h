@@ -41,10 +41,11 @@ struct ExecutorSpec {
   std::int32_t num_pages = 0;           ///< of the pool; 0: enough for all slots at full length
   std::int64_t max_active_experts = 0;  ///< bound of that register; 0: as compiled
 
-  std::uint64_t interleaving_seed = 0;  ///< interpreter only
-  InstructionObserver observer;         ///< interpreter only
-  std::int64_t step_timeout_ms = 0;     ///< engine only
-  bool prefetch = true;                 ///< engine only
+  std::uint64_t interleaving_seed = 0;               ///< interpreter only
+  InstructionObserver observer;                      ///< interpreter only
+  std::int64_t step_timeout_ms = 0;                  ///< engine only
+  bool prefetch = true;                              ///< engine only
+  std::size_t trace_records = kDefaultTraceRecords;  ///< engine only
   std::function<void(std::int32_t, std::int64_t, std::int64_t)>
       before_instruction;  ///< engine only
 };
