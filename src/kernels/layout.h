@@ -46,11 +46,15 @@ struct QuantizedPanel {
   static constexpr std::int64_t kGroupBlocks = kScaleLine / kScaleBytes;
   static constexpr std::int64_t kGroupBytes = kScaleLine + kGroupBlocks * kCodeBytes;
 
+  // In unsigned numbers, whose division by a power of two is a shift.
+  static constexpr std::int64_t Group(std::int64_t block) {
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(block) / kGroupBlocks);
+  }
   static constexpr std::int64_t Scales(std::int64_t block) {
-    return block / kGroupBlocks * kGroupBytes + block % kGroupBlocks * kScaleBytes;
+    return Group(block) * (kGroupBytes - kScaleLine) + block * kScaleBytes;
   }
   static constexpr std::int64_t Codes(std::int64_t block) {
-    return (block / kGroupBlocks + 1) * kScaleLine + block * kCodeBytes;
+    return (Group(block) + 1) * kScaleLine + block * kCodeBytes;
   }
   static constexpr std::int64_t Bytes(std::int64_t blocks) {
     return CeilDiv(blocks, kGroupBlocks) * kScaleLine + blocks * kCodeBytes;

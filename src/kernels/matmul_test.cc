@@ -147,6 +147,23 @@ TEST_P(MatmulTest, EveryShapeMatchesReference) {
   }
 }
 
+// More rows than a row block are walked in parts of their inputs.
+TEST_P(MatmulTest, ManyInputsOfManyRowsMatchReference) {
+  MEGALITH_SKIP_IF_UNSUPPORTED(isa());
+  const auto& kernels = Bf16Kernels(isa());
+  const int f = static_cast<int>(format());
+  const std::int64_t inputs = format() == PanelFormat::kMxfp4 ? 41 * 32 : 40 * 32 + 21;
+  for (const std::int64_t rows : {1, 9, 19}) {
+    SCOPED_TRACE("rows " + std::to_string(rows));
+    Random random(static_cast<std::uint64_t>(rows));
+    const Weights weights = MakeWeights(format(), 3, inputs, random);
+    ExpectMatchesReference<Bf16>(kernels.matmul[f], kernels.numerics, {weights, rows, 1, random},
+                                 true);
+    ExpectMatchesReference<float>(kernels.matmul_float[f], DotNumerics{},
+                                  {weights, rows, 1, random}, true);
+  }
+}
+
 // Denormal inputs and products, overflow to infinity, infinities that meet: the same on every path.
 TEST_P(MatmulTest, ValuesOfEveryExponentMatchReference) {
   MEGALITH_SKIP_IF_UNSUPPORTED(isa());

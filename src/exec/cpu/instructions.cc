@@ -190,8 +190,7 @@ class Runner {
   void ForGroups(std::int64_t rows, bool pairs, Function function) const {
     const program::Tile& tile = view_.tile();
     const std::int64_t unit = pairs ? 2 : 1;
-    const std::int64_t group =
-        Scratch::GroupPanels(std::min(rows, Scratch::kSlabRows), PanelBytes(), unit);
+    const std::int64_t group = Scratch::GroupPanels(std::min(rows, Scratch::kSlabRows), unit);
     for (std::int64_t panel = 0; panel < tile.num_panels; panel += group) {
       const std::int64_t panels = std::min(group, tile.num_panels - panel);
       const std::int64_t first_output = panel / unit * kPanelOutputs;

@@ -40,11 +40,9 @@ std::int64_t KernelFloats(const Stream& stream, const Instruction& instruction) 
 
 }  // namespace
 
-std::int64_t Scratch::GroupPanels(std::int64_t rows, std::int64_t panel_bytes, std::int64_t unit) {
-  std::int64_t panels = kAccFloats / (rows * kernels::kPanelOutputs);
-  if (rows > kernels::kMatmulRowBlock) {
-    panels = std::min(panels, kGroupWeightBytes / panel_bytes);
-  }
+std::int64_t Scratch::GroupPanels(std::int64_t rows, std::int64_t unit) {
+  const std::int64_t floats = rows > kernels::kMatmulRowBlock ? kAccFloats : kFewRowsAccFloats;
+  const std::int64_t panels = floats / (rows * kernels::kPanelOutputs);
   return std::max(panels / unit, std::int64_t{1}) * unit;
 }
 
@@ -60,7 +58,8 @@ Result<Scratch> Scratch::Allocate(const std::vector<program::VerifiedProgram>& p
     const std::int64_t slab_rows = std::min<std::int64_t>(program.max_rows, kSlabRows);
     acc_floats = std::max(acc_floats, slab_rows * 2 * std::int64_t{kernels::kPanelOutputs});
     const std::int64_t group_floats = std::max(kAccFloats, slab_rows * kernels::kPanelOutputs);
-    sum_floats = std::max(sum_floats, CeilDiv<std::int64_t>(program.max_rows, slab_rows) * group_floats);
+    sum_floats =
+        std::max(sum_floats, CeilDiv<std::int64_t>(program.max_rows, slab_rows) * group_floats);
     for (const program::Segment& segment : program.segments) {
       const Stream& stream = segment.streams[static_cast<std::size_t>(worker)];
       for (const Instruction& instruction : stream.instructions) {

@@ -13,11 +13,11 @@ namespace megalith::exec::cpu {
 /// Program, so that a step allocates nothing. Touched first by its worker.
 class Scratch {
  public:
-  /// Accumulators of one group of panels stay in the L2 beside the panels: 128 KiB.
-  static constexpr std::int64_t kAccFloats = std::int64_t{32} << 10;
-  /// Panels that several blocks of rows are multiplied with should still be in the L2 for the
-  /// second block: 256 KiB.
-  static constexpr std::int64_t kGroupWeightBytes = std::int64_t{256} << 10;
+  /// Accumulators of one group of panels stay in the L2: 256 KiB. Kernels prepare the rows once for
+  /// a group and walk many rows in parts of the inputs, so its weights need not fit.
+  static constexpr std::int64_t kAccFloats = std::int64_t{64} << 10;
+  /// The same for few rows, whose outputs should be near when the epilogue reads them: 128 KiB.
+  static constexpr std::int64_t kFewRowsAccFloats = std::int64_t{32} << 10;
 
   /// `programs`: all row buckets. kOutOfMemory.
   static Result<Scratch> Allocate(const std::vector<program::VerifiedProgram>& programs,
@@ -33,7 +33,7 @@ class Scratch {
   static constexpr std::int64_t kSlabRows = 256;
 
   /// Panels (a multiple of `unit`) to multiply `rows` rows with before the epilogue.
-  static std::int64_t GroupPanels(std::int64_t rows, std::int64_t panel_bytes, std::int64_t unit);
+  static std::int64_t GroupPanels(std::int64_t rows, std::int64_t unit);
 
  private:
   Arena arena_;

@@ -18,18 +18,20 @@ struct FixedRows {
   }
 };
 
+/// Converts one part of some rows.
 template <PanelFormat kFormat, FixedForm kForm>
 inline void ConvertRows(const MatmulArgs<Bf16>& args, std::int64_t first_row, std::int64_t rows,
-                        std::int64_t blocks, const FixedRows& out) {
+                        Part part, const FixedRows& out) {
   constexpr bool kDoubled = kFormat == PanelFormat::kMxfp4;
   constexpr std::int32_t kOffset = kDoubled ? kMxfp4Offset : kInt8Offset;
+  std::int64_t i = 0;
   for (std::int64_t r = 0; r < rows; ++r) {
     const Bf16* x = InputRow(args, first_row + r);
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      const std::int64_t i = r * blocks + b;
+    for (std::int64_t b = part.first; b < part.last; ++b, ++i) {
       const Bf16* block = x + b * kBlockInputs;
-      Bf16 padded[kBlockInputs] = {};
+      Bf16 padded[kBlockInputs];
       if (const std::int64_t count = args.inputs - b * kBlockInputs; count < kBlockInputs) {
+        std::memset(padded, 0, sizeof(padded));
         std::memcpy(padded, block, static_cast<std::size_t>(count) * sizeof(Bf16));
         block = padded;
       }
@@ -43,41 +45,42 @@ inline void ConvertRows(const MatmulArgs<Bf16>& args, std::int64_t first_row, st
 
 template <int kRows, PanelFormat kFormat>
 void MultiplyFixedPoint(const std::byte* panels, std::int64_t num_panels, std::int64_t panel_bytes,
-                        std::int64_t blocks, const FixedRows& x, float* out,
-                        std::int64_t out_stride) {
-  const std::int64_t x_stride = blocks * kFixedBlockBytes;
-  for (std::int64_t p = 0; p < num_panels; ++p) {
-    const Panel<kFormat> panel(panels + p * panel_bytes);
-    Vec acc[kRows];
-    for (int r = 0; r < kRows; ++r) acc[r] = Zero();
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      Vec sums[kRows];
-      SumFixedBlock<kRows, kFormat>(panel.Block(b), x.values + b * kFixedBlockBytes, x_stride,
-                                    x.initial + b, blocks, sums);
-      const Vec scales = panel.Scales(b);
-      for (int r = 0; r < kRows; ++r) {
-        acc[r] = acc[r] + (sums[r] * Set1(x.scale[r * blocks + b])) * scales;
-      }
-    }
-    for (int r = 0; r < kRows; ++r) Store(acc[r], out + r * out_stride + p * kPanelOutputs);
-  }
+                        Part part, const FixedRows& x, float* out, std::int64_t out_stride) {
+  const std::int64_t size = part.size();
+  ForEachPanel<kRows, kPanelsAtOnce<kRows, kFormat>>(
+      panels, num_panels, panel_bytes, part.first == 0, out, out_stride,
+      [&](auto count, const std::byte* start, Vec* acc) MEGALITH_INLINE_LAMBDA {
+        for (std::int64_t i = 0; i < size; ++i) {
+          const std::int64_t b = part.first + i;
+          ForEachConstant<count>([&](auto j) MEGALITH_INLINE_LAMBDA {
+            const Panel<kFormat> panel(start + j * panel_bytes);
+            panel.template Prefetch<kRows>(b);
+            Vec sums[kRows];
+            SumFixedBlock<kRows, kFormat>(panel.Block(b), x.values + i * kFixedBlockBytes,
+                                          size * kFixedBlockBytes, x.initial + i, size, sums);
+            const Vec scales = panel.Scales(b);
+            for (int r = 0; r < kRows; ++r) {
+              Vec& sum = acc[j * kRows + r];
+              sum = sum + (sums[r] * Set1(x.scale[r * size + i])) * scales;
+            }
+          });
+        }
+      });
 }
 
 template <PanelFormat kFormat>
 void MatmulFixedPoint(const MatmulArgs<Bf16>& args) {
-  const std::int64_t blocks = CeilDiv<std::int64_t>(args.inputs, kBlockInputs);
   const std::int64_t panel_bytes = PanelBytes(kFormat, args.inputs);
-  for (std::int64_t first = 0; first < args.rows; first += kMatmulRowBlock) {
-    const std::int64_t rows =
-        args.rows - first < kMatmulRowBlock ? args.rows - first : kMatmulRowBlock;
-    const FixedRows x(args.scratch, rows, blocks);
-    float* out = args.acc + first * args.acc_stride;
-    WithRows(rows, [&](auto count) {
-      ConvertRows<kFormat, FormFor<kFormat>(count)>(args, first, rows, blocks, x);
-      MultiplyFixedPoint<count, kFormat>(args.panels, args.num_panels, panel_bytes, blocks, x, out,
-                                         args.acc_stride);
-    });
-  }
+  ForEachRowBlock(args, kFixedBlockBytes, Panel<kFormat>::kBlockBytes,
+                  [&](Part part, std::int64_t first, std::int64_t rows) {
+                    const FixedRows x(args.scratch, rows, part.size());
+                    float* out = args.acc + first * args.acc_stride;
+                    WithRows(rows, [&](auto count) {
+                      ConvertRows<kFormat, FormFor<kFormat>(count)>(args, first, rows, part, x);
+                      MultiplyFixedPoint<count, kFormat>(args.panels, args.num_panels, panel_bytes,
+                                                         part, x, out, args.acc_stride);
+                    });
+                  });
 }
 
 }  // namespace megalith::kernels::MEGALITH_PATH

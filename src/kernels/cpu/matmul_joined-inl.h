@@ -19,50 +19,55 @@ inline void SumJoinedBlock(const std::byte* block, const std::uint32_t* x, std::
   }
 }
 
+/// One part of kRows rows; x: [kRows][part.size() * 16] pairs.
 template <int kRows>
 void MultiplyJoinedPairs(const std::byte* panels, std::int64_t num_panels, std::int64_t panel_bytes,
-                         std::int64_t blocks, const std::uint32_t* x, float* out,
-                         std::int64_t out_stride) {
-  const std::int64_t x_stride = blocks * (kBlockInputs / 2);
-  for (std::int64_t p = 0; p < num_panels; ++p) {
-    const Panel<PanelFormat::kBf16> panel(panels + p * panel_bytes);
-    Vec acc[kRows];
-    for (int r = 0; r < kRows; ++r) acc[r] = Zero();
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      __m512 chain[kRows];
-      SumJoinedBlock<kRows>(panel.Block(b), x + b * (kBlockInputs / 2), x_stride, chain);
-      for (int r = 0; r < kRows; ++r) acc[r] = acc[r] + Vec{chain[r]};
-    }
-    for (int r = 0; r < kRows; ++r) Store(acc[r], out + r * out_stride + p * kPanelOutputs);
-  }
+                         Part part, const std::uint32_t* x, float* out, std::int64_t out_stride) {
+  constexpr std::int64_t kBlockPairs = kBlockInputs / 2;
+  const std::int64_t x_stride = part.size() * kBlockPairs;
+  ForEachPanel<kRows, kPanelsAtOnce<kRows, PanelFormat::kBf16>>(
+      panels, num_panels, panel_bytes, part.first == 0, out, out_stride,
+      [&](auto count, const std::byte* start, Vec* acc) MEGALITH_INLINE_LAMBDA {
+        const std::uint32_t* pairs = x;
+        for (std::int64_t b = part.first; b < part.last; ++b, pairs += kBlockPairs) {
+          ForEachConstant<count>([&](auto j) MEGALITH_INLINE_LAMBDA {
+            const Panel<PanelFormat::kBf16> panel(start + j * panel_bytes);
+            panel.template Prefetch<kRows>(b);
+            __m512 chain[kRows];
+            SumJoinedBlock<kRows>(panel.Block(b), pairs, x_stride, chain);
+            for (int r = 0; r < kRows; ++r) {
+              acc[j * kRows + r] = acc[j * kRows + r] + Vec{chain[r]};
+            }
+          });
+        }
+      });
 }
 
-/// Copies the rows of a block to [rows][padded] bf16, zeros beyond `inputs`.
+/// Copies one part of some rows to [rows][part.size() * 32] bf16, zeros beyond `inputs`.
 inline void CopyRows(const MatmulArgs<Bf16>& args, std::int64_t first_row, std::int64_t rows,
-                     std::int64_t padded, Bf16* target) {
+                     Part part, Bf16* target) {
+  const std::int64_t begin = part.first * kBlockInputs;
+  const std::int64_t padded = part.size() * kBlockInputs;
+  const std::int64_t inputs = args.inputs - begin < padded ? args.inputs - begin : padded;
   for (std::int64_t r = 0; r < rows; ++r, target += padded) {
-    const Bf16* source = InputRow(args, first_row + r);
-    std::memcpy(target, source, static_cast<std::size_t>(args.inputs) * sizeof(Bf16));
-    std::memset(target + args.inputs, 0,
-                static_cast<std::size_t>(padded - args.inputs) * sizeof(Bf16));
+    std::memcpy(target, InputRow(args, first_row + r) + begin,
+                static_cast<std::size_t>(inputs) * sizeof(Bf16));
+    std::memset(target + inputs, 0, static_cast<std::size_t>(padded - inputs) * sizeof(Bf16));
   }
 }
 
 inline void MatmulJoinedPairs(const MatmulArgs<Bf16>& args) {
-  const std::int64_t padded = RoundUp<std::int64_t>(args.inputs, kBlockInputs);
-  const std::int64_t blocks = padded / kBlockInputs;
   const std::int64_t panel_bytes = PanelBytes(PanelFormat::kBf16, args.inputs);
-  for (std::int64_t first = 0; first < args.rows; first += kMatmulRowBlock) {
-    const std::int64_t rows =
-        args.rows - first < kMatmulRowBlock ? args.rows - first : kMatmulRowBlock;
-    CopyRows(args, first, rows, padded, reinterpret_cast<Bf16*>(args.scratch));
-    const auto* pairs = reinterpret_cast<const std::uint32_t*>(args.scratch);
-    float* out = args.acc + first * args.acc_stride;
-    WithRows(rows, [&](auto count) {
-      MultiplyJoinedPairs<count>(args.panels, args.num_panels, panel_bytes, blocks, pairs, out,
-                                 args.acc_stride);
-    });
-  }
+  ForEachRowBlock(args, kBlockInputs * sizeof(Bf16), Panel<PanelFormat::kBf16>::kBlockBytes,
+                  [&](Part part, std::int64_t first, std::int64_t rows) {
+                    CopyRows(args, first, rows, part, reinterpret_cast<Bf16*>(args.scratch));
+                    const auto* pairs = reinterpret_cast<const std::uint32_t*>(args.scratch);
+                    float* out = args.acc + first * args.acc_stride;
+                    WithRows(rows, [&](auto count) {
+                      MultiplyJoinedPairs<count>(args.panels, args.num_panels, panel_bytes, part,
+                                                 pairs, out, args.acc_stride);
+                    });
+                  });
 }
 
 }  // namespace megalith::kernels::MEGALITH_PATH

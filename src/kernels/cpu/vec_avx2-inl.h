@@ -149,5 +149,8 @@ struct Bf16Pair {
              _mm256_castsi256_ps(_mm256_and_si256(high, mask))}};
   }
 };
+MEGALITH_INLINE void PrefetchLine(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+}
 
 }  // namespace megalith::kernels::MEGALITH_PATH

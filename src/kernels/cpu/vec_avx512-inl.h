@@ -117,5 +117,8 @@ struct Bf16Pair {
             {_mm512_castsi512_ps(_mm512_and_si512(pairs, high))}};
   }
 };
+MEGALITH_INLINE void PrefetchLine(const std::byte* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+}
 
 }  // namespace megalith::kernels::MEGALITH_PATH

@@ -135,5 +135,6 @@ struct Bf16Pair {
             ForEachLane([&](int j) { return std::bit_cast<float>(words[j] & 0xffff0000u); })};
   }
 };
+inline void PrefetchLine(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
 
 }  // namespace megalith::kernels::MEGALITH_PATH
