@@ -8,6 +8,7 @@
 #include "base/cpu_info.h"
 #include "base/topology.h"
 #include "base/units.h"
+#include "bench/process_memory.h"
 #include "build_commit.h"
 
 namespace megalith::apps {
@@ -122,6 +123,11 @@ std::string FormatSummary(const bench::Series& series, const bench::Summary& sum
   if (series.kept.empty()) return "-";
   return fmt::format("{:.{}f} ({:.{}f}-{:.{}f})", summary.median * unit, decimals,
                      summary.min * unit, decimals, summary.max * unit, decimals);
+}
+
+std::uint64_t PeakMemory() {
+  const auto memory = bench::ReadProcessMemory();
+  return memory ? memory->peak_bytes : 0;
 }
 
 double HugeShare(const PageReport& pages) {

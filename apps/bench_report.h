@@ -55,6 +55,9 @@ Json SeriesJson(const bench::Series& series, const std::string& rate_name);
 std::string FormatSummary(const bench::Series& series, const bench::Summary& summary, double unit,
                           int decimals);
 
+/// Most memory this process has had resident, mapped files and yardsticks included; 0 if not known.
+std::uint64_t PeakMemory();
+
 /// Share of the resident bytes on huge pages, 0 to 1.
 double HugeShare(const PageReport& pages);
 

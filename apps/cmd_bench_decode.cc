@@ -130,10 +130,15 @@ void PrintJson(const Options& options, const Run& run) {
   for (std::size_t i = 0; i < run.results.size(); ++i) {
     results.push_back(ResultJson(run.results[i], run.dense[i]));
   }
-  const Json json = {{"command", "decode"},      {"conditions", ConditionsJson()},
-                     {"model", run.model},       {"context", options.context},
-                     {"tokens", options.tokens}, {"hashed_tokens", bench::kHashedTokens},
-                     {"weights", run.sets.json}, {"all_interleaved", run.sets.interleaved},
+  const Json json = {{"command", "decode"},
+                     {"conditions", ConditionsJson()},
+                     {"model", run.model},
+                     {"context", options.context},
+                     {"tokens", options.tokens},
+                     {"hashed_tokens", bench::kHashedTokens},
+                     {"weights", run.sets.json},
+                     {"all_interleaved", run.sets.interleaved},
+                     {"peak_memory_bytes", PeakMemory()},
                      {"results", results}};
   Put("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }

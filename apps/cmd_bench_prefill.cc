@@ -94,9 +94,13 @@ void PrintJson(const Run& run) {
     json.update(SeriesJson(series, "gflop_per_s"));
     results.push_back(std::move(json));
   }
-  const Json json = {
-      {"command", "prefill"},     {"conditions", ConditionsJson()},          {"model", run.model},
-      {"weights", run.sets.json}, {"all_interleaved", run.sets.interleaved}, {"results", results}};
+  const Json json = {{"command", "prefill"},
+                     {"conditions", ConditionsJson()},
+                     {"model", run.model},
+                     {"weights", run.sets.json},
+                     {"all_interleaved", run.sets.interleaved},
+                     {"peak_memory_bytes", PeakMemory()},
+                     {"results", results}};
   Put("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 

@@ -13,8 +13,8 @@ namespace megalith::bench {
 
 /// The ways of reading that are tried; which is best differs from machine to machine (one stream
 /// with huge pages on some, four or eight with a prefetch on others).
-inline constexpr ReadMethod kYardstickMethods[] = {{1, 0},    {4, 0},    {8, 0},
-                                                   {1, 1024}, {4, 1024}, {8, 1024}};
+inline constexpr ReadMethod kYardstickMethods[] = {{1, 0},   {4, 0},   {8, 0},    {1, 1024},
+                                                   {4, 512}, {8, 512}, {4, 1024}, {8, 1024}};
 /// Several times the last-level cache of the machines we know, and little beside a model.
 inline constexpr std::size_t kYardstickBytes = std::size_t{256} << 20;
 
