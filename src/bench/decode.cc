@@ -15,7 +15,7 @@ namespace megalith::bench {
 namespace {
 
 /// Rows of the steps that fill the context.
-constexpr std::int32_t kPromptRows = 64;
+constexpr std::int32_t kPromptRows = 256;
 /// Positions kept free behind the context for measured steps; when they are used up the sequences
 /// start over.
 constexpr std::int32_t kDecodePositions = 2048;
