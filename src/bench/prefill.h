@@ -35,7 +35,7 @@ struct PrefillResult {
   std::string program_hash;
   std::string output_hash;  ///< of the bits of the last token's logits and the token they choose:
                             ///< the same however the prompt is cut
-  Series series;  ///< amount: operations of the matrix products; items: tokens
+  Series series;            ///< amount: operations of the matrix products; items: tokens
   StepCost cost;
   double flops = 0.0;                 ///< of the whole prompt
   double weight_bytes = 0.0;          ///< read over all steps: once per step, experts as chosen
