@@ -275,6 +275,8 @@ void MultiplySplitPairs(const std::byte* panels, std::int64_t num_panels, std::i
           ForEachConstant<count>([&](auto j) MEGALITH_INLINE_LAMBDA {
             const Panel<kFormat> panel(start + j * panel_bytes);
             panel.template Prefetch<kRows>(b);
+            // Or GCC keeps, and spills, the broadcast values for the other panel.
+            asm("" : "+r"(inputs));
             Vec sums[kRows];
             if constexpr (IsQuantized(kFormat) && kRows > kMatmulRowsPerPass) {
               // Codes cost more to unpack than floats to load again.

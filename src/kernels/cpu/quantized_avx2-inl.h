@@ -18,8 +18,17 @@ MEGALITH_INLINE IntVec LowNibbles(IntVec v) { return _mm256_and_si256(v, _mm256_
 MEGALITH_INLINE IntVec HighNibbles(IntVec v) { return LowNibbles(_mm256_srli_epi32(v, 4)); }
 MEGALITH_INLINE IntVec LowBytes(IntVec v) { return _mm256_and_si256(v, _mm256_set1_epi16(0x00ff)); }
 MEGALITH_INLINE IntVec HighBytes(IntVec v) { return _mm256_srli_epi16(v, 8); }
-MEGALITH_INLINE IntVec Add16(IntVec a, IntVec b) { return _mm256_add_epi16(a, b); }
-MEGALITH_INLINE IntVec Add32(IntVec a, IntVec b) { return _mm256_add_epi32(a, b); }
+MEGALITH_INLINE IntVec Add16(IntVec a, IntVec b) {
+  IntVec sum = _mm256_add_epi16(a, b);
+  asm("" : "+x"(sum));
+  return sum;
+}
+/// The barrier keeps GCC from computing all products of a block first and spilling them.
+MEGALITH_INLINE IntVec Add32(IntVec a, IntVec b) {
+  IntVec sum = _mm256_add_epi32(a, b);
+  asm("" : "+x"(sum));
+  return sum;
+}
 /// Sums of two products: of unsigned by signed bytes, of signed 16-bit elements.
 MEGALITH_INLINE IntVec MultiplyAdd8(IntVec a, IntVec b) { return _mm256_maddubs_epi16(a, b); }
 MEGALITH_INLINE IntVec MultiplyAdd16(IntVec a, IntVec b) { return _mm256_madd_epi16(a, b); }
@@ -95,10 +104,13 @@ template <int kRows, PanelFormat kFormat>
 MEGALITH_INLINE void SumFixedBlock(const std::byte* codes, const std::byte* x,
                                    std::int64_t x_stride, const std::int32_t* initial,
                                    std::int64_t initial_stride, Vec* sums) {
+  // Here and below: or GCC keeps, and spills, the broadcast values for the other half or panel.
+  asm("" : "+r"(x));
   __m256i low[kRows];
   __m256i high[kRows];
   for (int r = 0; r < kRows; ++r) low[r] = _mm256_set1_epi32(initial[r * initial_stride]);
   AddFixedProducts<kRows, kFormat>(codes, x, x_stride, low);
+  asm("" : "+r"(x));
   for (int r = 0; r < kRows; ++r) high[r] = _mm256_set1_epi32(initial[r * initial_stride]);
   AddFixedProducts<kRows, kFormat>(codes + 32, x, x_stride, high);
   for (int r = 0; r < kRows; ++r) {

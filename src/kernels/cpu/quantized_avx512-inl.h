@@ -16,8 +16,17 @@ MEGALITH_INLINE IntVec LowNibbles(IntVec v) { return _mm512_and_si512(v, _mm512_
 MEGALITH_INLINE IntVec HighNibbles(IntVec v) { return LowNibbles(_mm512_srli_epi32(v, 4)); }
 MEGALITH_INLINE IntVec LowBytes(IntVec v) { return _mm512_and_si512(v, _mm512_set1_epi16(0x00ff)); }
 MEGALITH_INLINE IntVec HighBytes(IntVec v) { return _mm512_srli_epi16(v, 8); }
-MEGALITH_INLINE IntVec Add16(IntVec a, IntVec b) { return _mm512_add_epi16(a, b); }
-MEGALITH_INLINE IntVec Add32(IntVec a, IntVec b) { return _mm512_add_epi32(a, b); }
+MEGALITH_INLINE IntVec Add16(IntVec a, IntVec b) {
+  IntVec sum = _mm512_add_epi16(a, b);
+  asm("" : "+v"(sum));
+  return sum;
+}
+/// The barrier keeps GCC from computing all products of a block first and spilling them.
+MEGALITH_INLINE IntVec Add32(IntVec a, IntVec b) {
+  IntVec sum = _mm512_add_epi32(a, b);
+  asm("" : "+v"(sum));
+  return sum;
+}
 /// Sums of two products: of unsigned by signed bytes, of signed 16-bit elements.
 MEGALITH_INLINE IntVec MultiplyAdd8(IntVec a, IntVec b) { return _mm512_maddubs_epi16(a, b); }
 MEGALITH_INLINE IntVec MultiplyAdd16(IntVec a, IntVec b) { return _mm512_madd_epi16(a, b); }
