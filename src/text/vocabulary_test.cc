@@ -127,7 +127,7 @@ TEST(EncodePiece, RandomVocabulariesFollowTheDefinition) {
       if (std::find(more.begin(), more.end(), token) == more.end()) more.push_back(token);
     }
     const Vocabulary vocabulary = ValueOf(Vocabulary::Parse(MakeRankFile(more), "ranks"));
-    for (const std::size_t length : {1, 2, 3, 7, 20, 63, 64, 65, 66, 130, 300}) {
+    for (const std::size_t length : {1u, 2u, 3u, 7u, 20u, 63u, 64u, 65u, 66u, 130u, 300u}) {
       std::string piece;
       while (piece.size() < length) piece.push_back(static_cast<char>('a' + random.Below(3)));
       std::vector<TokenId> ids;
