@@ -55,6 +55,8 @@ Result<std::vector<Series>> RunRounds(const std::vector<Contestant>& contestants
       MEGALITH_RETURN_IF_ERROR(CheckCancelled(options.cancel, options.stage));
       const Yardstick& yardstick = *contestants[i].yardstick;
       if (last_yardstick != &yardstick) {
+        // Other CPUs than before: what else runs on the machine has to move first.
+        if (last_yardstick != nullptr) MEGALITH_RETURN_IF_ERROR(yardstick());
         MEGALITH_ASSIGN_OR_RETURN(last_probe, yardstick());
         last_yardstick = &yardstick;
       }

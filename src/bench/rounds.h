@@ -65,8 +65,9 @@ struct RoundsOptions {
 };
 
 /// Runs the contestants in turns until each has num_rounds kept turns or max_rounds are over. Those
-/// that have enough sit out. Two turns with one yardstick share the probe between them. The result
-/// is in the order of `contestants`. Errors: those of the callbacks, kCancelled.
+/// that have enough sit out. Two turns with one yardstick share the probe between them; after a
+/// change of yardsticks the first measurement does not count. The result is in the order of
+/// `contestants`. Errors: those of the callbacks, kCancelled.
 Result<std::vector<Series>> RunRounds(const std::vector<Contestant>& contestants,
                                       const RoundsOptions& options);
 
