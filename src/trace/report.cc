@@ -97,7 +97,7 @@ class Text {
   }
 
   void WriteOp(const OpTotal& op, std::size_t workers) {
-    Line("{:<{}} {:>7.5g} {:>12.1f} {:>6.1f}% {:>11.1f} {:>10.3f} {:>7} {:>11.1f}", op.name,
+    Line("{:<{}} {:>7.4g} {:>12.1f} {:>6.1f}% {:>11.1f} {:>10.3f} {:>7} {:>11.1f}", op.name,
          name_width_, Calls(op.calls), Us(op.work_ns), Share(op.work_ns, workers),
          static_cast<double>(op.most_work_ns) * 1e-3, Mb(op.bytes.Total()),
          Rate(op.bytes.Total(), op.work_ns), Us(op.wait_ns));
@@ -140,7 +140,7 @@ class Text {
         rest += bubble.ns;
         continue;
       }
-      Line("{:<12} {:>7.5g} {:>12.1f} {:>6.1f}% {:>14.3f}  {}", BubbleKindName(bubble.kind),
+      Line("{:<12} {:>7.4g} {:>12.1f} {:>6.1f}% {:>14.3f}  {}", BubbleKindName(bubble.kind),
            Calls(bubble.calls), Us(bubble.ns), Share(bubble.ns, workers),
            Mb(bubble.prefetched_bytes), Cause(bubble));
     }

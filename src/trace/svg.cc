@@ -124,7 +124,7 @@ class Drawing {
       entry(group, OpGroupName(static_cast<OpGroup>(group)));
     }
     entry(kWaitLook, "waiting");
-    entry(kHandOverLook, "signal on its way (critical path)");
+    entry(kHandOverLook, "hand-over (critical path)");
   }
 
   /// A line where the first worker enters a visit, with the layer's number and kind.
