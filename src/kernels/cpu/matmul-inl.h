@@ -127,10 +127,17 @@ inline void ForEachPart(const MatmulArgs<X>& args, std::int64_t row_bytes,
   }
 }
 
-/// Panels that one row reads side by side. Two dense streams are read faster than one (bf16: 34.8
-/// for 32.5 GB/s, int8: 30.5 for 28.5), but not two of MXFP4 (22 for 31; one Zen 4 core).
+/// Panels that one row reads side by side. More dense streams are read faster than one (int8, GB/s
+/// with 1, 2, 4 panels: 26.4, 28.0, 30.8 by vpdpbusd; with AVX2 23.5 and 31 with 2 and 4), but not
+/// two of MXFP4 (22 for 31; one Zen 4 core).
+template <PanelFormat kFormat>
+inline constexpr int kStreams = 2;
+template <>
+inline constexpr int kStreams<PanelFormat::kMxfp4> = 1;
+template <>
+inline constexpr int kStreams<PanelFormat::kInt8> = 4;
 template <int kRows, PanelFormat kFormat>
-inline constexpr int kPanelsAtOnce = kRows == 1 && kFormat != PanelFormat::kMxfp4 ? 2 : 1;
+inline constexpr int kPanelsAtOnce = kRows == 1 ? kStreams<kFormat> : 1;
 
 /// Calls add(count, start, acc) for `count` (an integral_constant) panels at a time, the first of
 /// which begins at `start`; acc[j * kRows + r] has the sums of row r of panel j: +0 in the first
