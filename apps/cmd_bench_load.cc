@@ -86,9 +86,7 @@ Status Load(const Options& options, const Cli& cli) {
   engine::EngineOptions engine;
   engine.num_workers = cli.common.workers;
   engine.max_positions = options.context;
-  engine.lora_norm_uses_rms_eps = options.load.lora_norm_eps == "rms";
-  MEGALITH_ASSIGN_OR_RETURN(engine.huge_pages, ParseHugePages(options.load.huge_pages));
-  MEGALITH_ASSIGN_OR_RETURN(engine.dense, program::ParseDenseFormats(options.load.dense));
+  MEGALITH_RETURN_IF_ERROR(ApplyLoadOptions(options.load, &engine));
   MEGALITH_ASSIGN_OR_RETURN(engine.isa, ChooseIsa(cli.common));
   engine.progress = bar.Callback();
   engine.cancel = cli.cancel;

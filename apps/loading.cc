@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
@@ -11,6 +12,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/log.h"
+#include "base/units.h"
 #include "progress_bar.h"
 
 namespace megalith::apps {
@@ -28,7 +31,52 @@ void AddLoadOptions(CLI::App& command, LoadOptions& options) {
       ->check(CLI::IsMember({"off", "madvise", "reserved"}))
       ->capture_default_str();
   AddDenseOption(command, options.dense);
+  command
+      .add_option("--packed-cache", options.packed_cache,
+                  "Folder that keeps packed weights for the next start; as large as the model")
+      ->type_name("DIR");
+  command
+      .add_option("--packed-cache-use", options.packed_cache_use,
+                  "map: use the file where it lies, in ordinary pages; copy: read it into memory "
+                  "placed as packing would, with --huge-pages")
+      ->check(CLI::IsMember({"map", "copy"}))
+      ->capture_default_str();
 }
+
+Status ApplyLoadOptions(const LoadOptions& load, engine::EngineOptions* options) {
+  options->lora_norm_uses_rms_eps = load.lora_norm_eps == "rms";
+  MEGALITH_ASSIGN_OR_RETURN(options->huge_pages, ParseHugePages(load.huge_pages));
+  MEGALITH_ASSIGN_OR_RETURN(options->dense, program::ParseDenseFormats(load.dense));
+  options->packed_cache = load.packed_cache;
+  MEGALITH_ASSIGN_OR_RETURN(options->packed_cache_use, exec::ParseCacheUse(load.packed_cache_use));
+  return {};
+}
+
+std::uint64_t PeakResidentBytes() {
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;  // the system counts in KiB
+}
+
+namespace {
+
+/// One line on what loading did and which memory it got.
+void ReportWeights(const engine::Engine& engine) {
+  const exec::PackedWeights& weights = engine.weights();
+  const auto bytes = static_cast<double>(weights.arena_bytes());
+  std::string huge = "pages not known";
+  if (const auto pages = weights.Pages(); pages && pages->mapped_bytes > 0) {
+    huge = fmt::format("{:.0f} % on huge pages", 100.0 * static_cast<double>(pages->huge_bytes) /
+                                                     static_cast<double>(pages->mapped_bytes));
+  }
+  LogFormat(LogLevel::kInfo, "weights {}, {} in {:.2f} s ({:.2f} GB/s), {}; peak memory {}",
+            FormatBytes(static_cast<std::uint64_t>(weights.arena_bytes())),
+            exec::WeightOriginName(weights.origin()), weights.fill_seconds(),
+            weights.fill_seconds() > 0.0 ? bytes * 1e-9 / weights.fill_seconds() : 0.0, huge,
+            FormatBytes(PeakResidentBytes()));
+}
+
+}  // namespace
 
 void AddDenseOption(CLI::App& command, std::string& dense) {
   command
@@ -44,9 +92,7 @@ Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory,
                                                    engine::EngineOptions options) {
   ProgressBar bar(cli.common.quiet);
   options.num_workers = cli.common.workers;
-  options.lora_norm_uses_rms_eps = load.lora_norm_eps == "rms";
-  MEGALITH_ASSIGN_OR_RETURN(options.huge_pages, ParseHugePages(load.huge_pages));
-  MEGALITH_ASSIGN_OR_RETURN(options.dense, program::ParseDenseFormats(load.dense));
+  MEGALITH_RETURN_IF_ERROR(ApplyLoadOptions(load, &options));
   // Without a wish, bf16 gets the best path and fp32 the only one it has.
   const bool has_wish = !cli.common.isa.empty() || std::getenv("MEGALITH_FORCE_ISA") != nullptr;
   const bool is_float = options.activation_dtype == DType::kF32;
@@ -63,7 +109,11 @@ Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory,
   }
   options.progress = bar.Callback();
   options.cancel = cli.cancel;
-  return engine::Engine::Load(directory, options);
+  MEGALITH_ASSIGN_OR_RETURN(std::unique_ptr<engine::Engine> engine,
+                            engine::Engine::Load(directory, options));
+  bar.Clear();
+  ReportWeights(*engine);
+  return engine;
 }
 
 Result<std::vector<std::int32_t>> ParseIds(const std::string& text) {

@@ -16,10 +16,15 @@ struct LoadOptions {
   std::string lora_norm_eps = "1e-6";
   std::string huge_pages = "madvise";
   std::string dense = "bf16";
+  std::string packed_cache;  ///< folder; empty: none
+  std::string packed_cache_use = "map";
 };
 
-/// Adds --lora-norm-eps, --huge-pages and --dense.
+/// Adds --lora-norm-eps, --huge-pages, --dense, --packed-cache and --packed-cache-use.
 void AddLoadOptions(CLI::App& command, LoadOptions& options);
+
+/// What they say, into the engine's options. kUsage.
+Status ApplyLoadOptions(const LoadOptions& load, engine::EngineOptions* options);
 
 /// Adds --dense alone, for commands that compile without loading.
 void AddDenseOption(CLI::App& command, std::string& dense);
@@ -28,6 +33,10 @@ void AddDenseOption(CLI::App& command, std::string& dense);
 Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory, const Cli& cli,
                                                    const LoadOptions& load,
                                                    engine::EngineOptions options);
+
+/// The most memory of this process that was resident at once, mapped files included; 0 if the
+/// system does not say.
+std::uint64_t PeakResidentBytes();
 
 /// "1,2,3" or "1 2 3", also over lines -> {1, 2, 3}; nothing -> {}. kUsage naming the piece that is
 /// no token id and which one it is.

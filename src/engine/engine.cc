@@ -72,6 +72,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
   for (const std::string& warning : engine->checkpoint_.census().warnings) {
     Log(LogLevel::kWarning, warning);
   }
+  engine->timings_.open_seconds = SecondsSince(start);
   const std::int64_t compile_start = NowNs();
   MEGALITH_RETURN_IF_ERROR(engine->Compile(options));
   engine->timings_.compile_seconds = SecondsSince(compile_start);
@@ -174,10 +175,15 @@ Status Engine::MakeExecutor(const EngineOptions& options) {
   exec::PackOptions pack;
   pack.huge_pages = options.huge_pages;
   pack.worker_cpus = placement.cpus;
+  pack.topology = &topology;
+  pack.cache_directory = options.packed_cache;
+  pack.cache_use = options.packed_cache_use;
   pack.progress = options.progress;
   pack.cancel = options.cancel;
   MEGALITH_ASSIGN_OR_RETURN(exec::PackedWeights weights,
                             exec::PackedWeights::Pack(*programs_.front(), checkpoint_, pack));
+  timings_.fill_seconds = weights.fill_seconds();
+  timings_.cache_write_seconds = weights.cache_write_seconds();
   weights_.emplace(std::move(weights));
 
   if (options.executor == ExecutorKind::kReference) {

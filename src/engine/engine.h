@@ -39,21 +39,26 @@ struct EngineOptions {
   std::int32_t num_workers = 0;  ///< 0: one per physical core this process may use
   /// Empty: the best the CPU has, or MEGALITH_FORCE_ISA. The interpreter takes its order of sums.
   std::optional<kernels::Isa> isa;
-  program::DenseFormats dense;  ///< which dense matrices are packed as int8
+  program::DenseFormats dense;            ///< which dense matrices are packed as int8
   DType activation_dtype = DType::kBf16;  ///< kF32: no activation rounding (portable path only)
   std::int32_t num_sequences = 1;         ///< that may be alive at once
   std::int32_t max_positions = 0;         ///< longest sequence; 0: what the model allows
   std::int32_t rows_per_step = 256;       ///< largest step; prompts are cut into such steps
   std::int32_t logit_rows_per_step = 1;   ///< most rows of a step whose logits are wanted
   HugePages huge_pages = HugePages::kMadvise;
+  std::string packed_cache;  ///< folder of packed-cache files; empty: none (exec::PackOptions)
+  exec::CacheUse packed_cache_use = exec::CacheUse::kMap;
   bool lora_norm_uses_rms_eps = false;  ///< eps of q_a/kv_a norms: rms_norm_eps instead of 1e-6
   ProgressCallback progress;
   const CancelFlag* cancel = nullptr;
 };
 
 struct LoadTimings {
-  double compile_seconds = 0.0;  ///< Programs and their proofs
-  double load_seconds = 0.0;     ///< headers, packing, first step
+  double compile_seconds = 0.0;      ///< Programs and their proofs
+  double load_seconds = 0.0;         ///< headers, packing, first step
+  double open_seconds = 0.0;         ///< part of it: headers and census
+  double fill_seconds = 0.0;         ///< part of it: packing, or checking the packed cache
+  double cache_write_seconds = 0.0;  ///< part of it: writing the packed cache
 };
 
 /// How a further executor on an engine's weights differs from the engine's own; see

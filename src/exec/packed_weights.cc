@@ -1,94 +1,60 @@
 #include "exec/packed_weights.h"
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <thread>
+#include <array>
+#include <utility>
 
-#include "base/affinity.h"
+#include "base/clock.h"
+#include "base/log.h"
 #include "exec/memory_check.h"
+#include "exec/packed_cache.h"
+#include "exec/weight_packer.h"
 
 namespace megalith::exec {
 namespace {
-
-/// Shared by the packing threads and the caller who watches them.
-struct PackingState {
-  PackingState(const weights::Checkpoint& source, const CancelFlag* flag)
-      : checkpoint(&source), cancel(flag) {}
-
-  const weights::Checkpoint* checkpoint;
-  const CancelFlag* cancel;
-  std::atomic<std::uint64_t> packed_bytes{0};
-  std::atomic<bool> stop{false};
-  std::mutex mutex;
-  std::condition_variable finished;
-  std::size_t num_running = 0;  // guarded by mutex
-  std::optional<Error> error;   // guarded by mutex; the first one
-
-  void SetError(Error value) {
-    const std::lock_guard lock(mutex);
-    if (!error) error = std::move(value);
-    stop.store(true, std::memory_order_relaxed);
-  }
-  /// After every job: whether to go on.
-  bool Continue() {
-    if (cancel != nullptr && cancel->IsCancelled()) {
-      SetError(Error{ErrorCode::kCancelled, "packing weights: stopped on request"});
-    }
-    return !stop.load(std::memory_order_relaxed);
-  }
-};
-
-Status PackTile(const TilePlacement& tile, std::byte* arena, PackingState* state) {
-  const std::int64_t copies = std::max<std::int64_t>(tile.num_experts, 1);
-  for (std::int64_t expert = 0; expert < copies; ++expert) {
-    if (!state->Continue()) return {};
-    std::byte* destination = arena + tile.offset + expert * tile.expert_stride_bytes;
-    const std::span<std::byte> bytes(destination, static_cast<std::size_t>(tile.bytes));
-    if (tile.num_experts == 0) {
-      MEGALITH_RETURN_IF_ERROR(weights::PackPanels(*state->checkpoint, tile.job, bytes));
-    } else {
-      weights::PanelJob job = tile.job;
-      job.tensor = FillName(job.tensor, "{expert}", expert);
-      job.pair_tensor = FillName(job.pair_tensor, "{expert}", expert);
-      MEGALITH_RETURN_IF_ERROR(weights::PackPanels(*state->checkpoint, job, bytes));
-    }
-    state->packed_bytes.fetch_add(static_cast<std::uint64_t>(tile.bytes),
-                                  std::memory_order_relaxed);
-  }
-  return {};
-}
-
-/// One worker's tiles, on that worker's CPU.
-void PackWorker(const WeightLayout& layout, std::int32_t worker, int cpu, std::byte* arena,
-                PackingState* state) {
-  Status status;
-  if (cpu >= 0) status = PinThisThread(cpu);
-  for (const TilePlacement& tile : layout.tiles) {
-    if (!status || !state->Continue()) break;
-    if (tile.worker == worker) status = PackTile(tile, arena, state);
-  }
-  if (!status) state->SetError(std::move(status).error());
-  const std::lock_guard lock(state->mutex);
-  --state->num_running;
-  state->finished.notify_one();
-}
-
-void ReportProgress(const PackOptions& options, const PackingState& state, std::uint64_t total) {
-  if (!options.progress) return;
-  options.progress(
-      Progress{"pack weights", state.packed_bytes.load(std::memory_order_relaxed), total, true});
-}
 
 Result<Arena> AllocateOrEmpty(std::int64_t bytes, HugePages mode) {
   if (bytes == 0) return Arena();
   return Arena::Allocate(static_cast<std::size_t>(bytes), mode);
 }
 
+/// Why a cache file is not used, to the log. False for errors that end the load.
+bool IsReason(const Status& status) {
+  switch (status.error().code) {
+    case ErrorCode::kNotFound:
+      return true;  // the first start
+    case ErrorCode::kBadFile:
+    case ErrorCode::kIo:
+      LogFormat(LogLevel::kWarning, "packed cache not used, packing again: {}",
+                status.error().message);
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
+
+std::string_view CacheUseName(CacheUse use) { return use == CacheUse::kMap ? "map" : "copy"; }
+
+Result<CacheUse> ParseCacheUse(std::string_view name) {
+  for (const CacheUse use : {CacheUse::kMap, CacheUse::kCopy}) {
+    if (name == CacheUseName(use)) return use;
+  }
+  return Fail(ErrorCode::kUsage, "use of the packed cache '{}': map or copy expected", name);
+}
+
+std::string_view WeightOriginName(WeightOrigin origin) {
+  switch (origin) {
+    case WeightOrigin::kPacked:
+      return "packed";
+    case WeightOrigin::kCacheMapped:
+      return "cache mapped";
+    case WeightOrigin::kCacheCopied:
+      return "cache copied";
+  }
+  return "unknown";
+}
 
 Result<PackedWeights> PackedWeights::Pack(const program::Program& program,
                                           const weights::Checkpoint& checkpoint,
@@ -101,49 +67,93 @@ Result<PackedWeights> PackedWeights::Pack(const program::Program& program,
   PackedWeights packed;
   MEGALITH_ASSIGN_OR_RETURN(packed.layout_, MakeWeightLayout(program));
   const WeightLayout& layout = packed.layout_;
-
   MEGALITH_RETURN_IF_ERROR(packed.OpenEmbedding(checkpoint));
 
-  std::int64_t arena_bytes = layout.vector_bytes;
-  for (const std::int64_t bytes : layout.worker_bytes) arena_bytes += bytes;
-  MEGALITH_RETURN_IF_ERROR(CheckMemory("packed weights", arena_bytes));
+  const std::vector<LoadThread> threads =
+      PlanLoadThreads(options.topology, options.worker_cpus, program.num_workers);
+  PackedCacheJob cache;
+  cache.threads = threads;
+  cache.progress = options.progress;
+  cache.cancel = options.cancel;
   for (const std::int64_t bytes : layout.worker_bytes) {
-    MEGALITH_ASSIGN_OR_RETURN(Arena arena, AllocateOrEmpty(bytes, options.huge_pages));
-    packed.worker_arenas_.push_back(std::move(arena));
+    cache.arena_bytes.push_back(static_cast<std::uint64_t>(bytes));
   }
-  MEGALITH_ASSIGN_OR_RETURN(packed.vector_arena_,
-                            AllocateOrEmpty(layout.vector_bytes, HugePages::kOff));
+  cache.arena_bytes.push_back(static_cast<std::uint64_t>(layout.vector_bytes));
+  const bool has_cache = !options.cache_directory.empty();
+  std::int64_t start = NowNs();
+  if (has_cache) {
+    MEGALITH_ASSIGN_OR_RETURN(cache.key, MakePackedCacheKey(checkpoint, layout));
+    cache.path = PackedCachePath(options.cache_directory, cache.key);
+    const Status status = options.cache_use == CacheUse::kMap
+                              ? packed.MapCache(cache)
+                              : packed.CopyCache(cache, options.huge_pages);
+    packed.fill_seconds_ = SecondsSince(start);
+    if (status) return packed;
+    if (!IsReason(status)) return tl::unexpected<Error>(status.error());
+  }
 
-  PackingState state(checkpoint, options.cancel);
-  state.num_running = num_workers;
-  std::vector<std::jthread> threads;
-  for (std::size_t worker = 0; worker < num_workers; ++worker) {
-    const int cpu = options.worker_cpus.empty() ? -1 : options.worker_cpus[worker];
-    threads.emplace_back(PackWorker, std::cref(layout), static_cast<std::int32_t>(worker), cpu,
-                         packed.worker_arenas_[worker].data(), &state);
+  if (packed.owned_.empty()) MEGALITH_RETURN_IF_ERROR(packed.Allocate(options.huge_pages));
+  start = NowNs();
+  PackJob job;
+  job.layout = &layout;
+  job.checkpoint = &checkpoint;
+  for (std::size_t i = 0; i < num_workers; ++i) {
+    job.worker_arenas.push_back(packed.owned_[i].data());
   }
-  for (const VectorPlacement& vector : layout.vectors) {
-    if (!state.Continue()) break;
-    const auto bytes = static_cast<std::size_t>(weights::PackedBytes(vector.job));
-    Status status = weights::PackVector(checkpoint, vector.job,
-                                        {packed.vector_arena_.data() + vector.offset, bytes});
-    if (!status) state.SetError(std::move(status).error());
-    state.packed_bytes.fetch_add(bytes, std::memory_order_relaxed);
-  }
-  const auto total = static_cast<std::uint64_t>(layout.PackedBytes());
-  {
-    std::unique_lock lock(state.mutex);
-    while (!state.finished.wait_for(lock, std::chrono::milliseconds(100),
-                                    [&] { return state.num_running == 0; })) {
-      lock.unlock();
-      ReportProgress(options, state, total);
-      lock.lock();
+  job.vector_arena = packed.owned_.back().data();
+  MEGALITH_RETURN_IF_ERROR(PackArenas(job, threads, options.progress, options.cancel));
+  packed.fill_seconds_ = SecondsSince(start);
+
+  if (has_cache) {
+    start = NowNs();
+    const Status status = WritePackedCache(cache, packed.arenas_);
+    packed.cache_write_seconds_ = SecondsSince(start);
+    if (!status && status.error().code == ErrorCode::kCancelled) {
+      return tl::unexpected<Error>(status.error());
+    }
+    if (!status) {
+      LogFormat(LogLevel::kWarning, "packed cache not written: {}", status.error().message);
     }
   }
-  threads.clear();
-  if (state.error) return tl::unexpected<Error>(*std::move(state.error));
-  ReportProgress(options, state, total);
   return packed;
+}
+
+/// Memory for all arenas, zeroed, not touched.
+Status PackedWeights::Allocate(HugePages huge_pages) {
+  MEGALITH_RETURN_IF_ERROR(CheckMemory("packed weights", arena_bytes()));
+  for (const std::int64_t bytes : layout_.worker_bytes) {
+    MEGALITH_ASSIGN_OR_RETURN(Arena arena, AllocateOrEmpty(bytes, huge_pages));
+    owned_.push_back(std::move(arena));
+  }
+  MEGALITH_ASSIGN_OR_RETURN(Arena vectors, AllocateOrEmpty(layout_.vector_bytes, HugePages::kOff));
+  owned_.push_back(std::move(vectors));
+  for (const Arena& arena : owned_) arenas_.push_back(arena.data());
+  return {};
+}
+
+Status PackedWeights::MapCache(const PackedCacheJob& job) {
+  MEGALITH_ASSIGN_OR_RETURN(MappedPackedCache cache, MapPackedCache(job));
+  mapped_ = std::move(cache.map);
+  arenas_ = std::move(cache.arenas);
+  origin_ = WeightOrigin::kCacheMapped;
+  return {};
+}
+
+Status PackedWeights::CopyCache(const PackedCacheJob& job, HugePages huge_pages) {
+  // Looked at first: without a file the memory is packing's to allocate.
+  if (IsAbsent(job.path)) return Fail(ErrorCode::kNotFound, "{}: no such file", job.path);
+  MEGALITH_RETURN_IF_ERROR(Allocate(huge_pages));
+  std::vector<std::byte*> arenas;
+  for (const Arena& arena : owned_) arenas.push_back(arena.data());
+  const Status status = ReadPackedCache(job, arenas);
+  if (status) {
+    origin_ = WeightOrigin::kCacheCopied;
+    return {};
+  }
+  // Packing writes every byte of every tile, but counts on zeros in between.
+  arenas_.clear();
+  owned_.clear();
+  return status;
 }
 
 Status PackedWeights::OpenEmbedding(const weights::Checkpoint& checkpoint) {
@@ -167,16 +177,23 @@ Status PackedWeights::CheckFits(const program::Program& program) const {
 }
 
 std::int64_t PackedWeights::arena_bytes() const {
-  std::size_t bytes = vector_arena_.size_bytes();
-  for (const Arena& arena : worker_arenas_) bytes += arena.size_bytes();
-  return static_cast<std::int64_t>(bytes);
+  std::int64_t bytes = layout_.vector_bytes;
+  for (const std::int64_t worker_bytes : layout_.worker_bytes) bytes += worker_bytes;
+  return bytes;
 }
 
 Result<PageReport> PackedWeights::Pages() const {
   PageReport sum{};
-  for (const Arena& arena : worker_arenas_) {
-    if (arena.size_bytes() == 0) continue;
-    MEGALITH_ASSIGN_OR_RETURN(const PageReport report, arena.Report());
+  if (mapped_) {
+    for (const std::int64_t bytes : layout_.worker_bytes) {
+      sum.mapped_bytes += static_cast<std::uint64_t>(bytes);
+    }
+    sum.resident_bytes = sum.mapped_bytes;
+    return sum;
+  }
+  for (std::size_t i = 0; i < layout_.worker_bytes.size(); ++i) {
+    if (owned_[i].size_bytes() == 0) continue;
+    MEGALITH_ASSIGN_OR_RETURN(const PageReport report, owned_[i].Report());
     sum.mapped_bytes += report.mapped_bytes;
     sum.resident_bytes += report.resident_bytes;
     sum.huge_bytes += report.huge_bytes;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "exec/testing/executors.h"
+#include "exec/weight_packer.h"
 #include "tools/temp_dir.h"
 
 namespace megalith::exec::testing {
@@ -108,6 +109,101 @@ TEST(PackedWeights, CpusForAnotherWorkerCountAreRefused) {
   const auto packed = PackedWeights::Pack(*ProgramOf(spec), checkpoint, options);
   ASSERT_FALSE(packed.has_value());
   EXPECT_EQ(ErrorCodeName(packed.error().code), ErrorCodeName(ErrorCode::kUsage));
+}
+
+TEST(PackedWeights, DamagedEmbeddingIsNamed) {
+  const ExecutorSpec spec = Spec(2);
+  const tools::TempDir directory;
+  directory.CopyFrom(spec.directory);
+  const auto program = ProgramOf(spec);
+  {
+    const weights::Checkpoint& good = **OpenCheckpoint(spec.directory);
+    const auto view = good.Find(program->embedding_name);
+    ASSERT_TRUE(view.has_value());
+    std::fstream file(directory.File(good.shards().ShardName(view->shard)),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(view->file_offset) + 2 * (5 * program->hidden_size + 9));
+    const std::uint16_t nan = 0x7fc0;
+    file.write(reinterpret_cast<const char*>(&nan), sizeof(nan));
+  }
+  const auto checkpoint = weights::Checkpoint::Open(directory.path());
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const auto packed = PackedWeights::Pack(*program, *checkpoint, {});
+  ASSERT_FALSE(packed.has_value());
+  EXPECT_EQ(ErrorCodeName(packed.error().code), ErrorCodeName(ErrorCode::kBadTensor));
+  EXPECT_NE(packed.error().message.find("row 5, column 9"), std::string::npos)
+      << packed.error().message;
+  EXPECT_NE(packed.error().message.find("0x7fc0"), std::string::npos) << packed.error().message;
+}
+
+// ---- threads ------------------------------------------------------------------------------------
+
+/// Two nodes of two cores, the first core with two hardware threads.
+Topology TwoNodes() {
+  Topology topology{};
+  topology.cores = {{{0, 4}, 0, 0}, {{1}, 0, 0}, {{2}, 1, 1}, {{3}, 1, 1}};
+  topology.numa_nodes = {{0, 0, {0, 1, 4}}, {1, 0, {2, 3}}};
+  topology.allowed_cpus = {0, 1, 2, 3, 4};
+  return topology;
+}
+
+TEST(PlanLoadThreads, WorkersAreHelpedOnTheirOwnNodeOnly) {
+  const Topology topology = TwoNodes();
+  const int cpus[] = {0, 2, 3};
+  const auto threads = PlanLoadThreads(&topology, cpus, 3);
+  ASSERT_EQ(threads.size(), 4U) << "the idle core of the first node helps";
+  EXPECT_EQ(threads[0].cpu, 0);
+  EXPECT_EQ(threads[0].workers, std::vector<std::int32_t>{0});
+  EXPECT_EQ(threads[1].cpu, 2);
+  EXPECT_EQ(threads[1].workers, (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(threads[2].cpu, 3);
+  EXPECT_EQ(threads[2].workers, (std::vector<std::int32_t>{2, 1}));
+  EXPECT_EQ(threads[3].cpu, 1);
+  EXPECT_EQ(threads[3].workers, std::vector<std::int32_t>{0});
+}
+
+TEST(PlanLoadThreads, NodesWithoutWorkersStayIdle) {
+  const Topology topology = TwoNodes();
+  const int cpus[] = {1};
+  const auto threads = PlanLoadThreads(&topology, cpus, 1);
+  ASSERT_EQ(threads.size(), 2U);
+  EXPECT_EQ(threads[1].cpu, 0);
+}
+
+TEST(PlanLoadThreads, WithoutPlacesEveryWorkerIsStillServed) {
+  const Topology topology = TwoNodes();
+  for (const std::int32_t workers : {1, 3, 20}) {
+    const auto threads = PlanLoadThreads(&topology, {}, workers);
+    EXPECT_EQ(threads.size(), static_cast<std::size_t>(std::min(workers, 5)));
+    for (const LoadThread& thread : threads) {
+      EXPECT_EQ(thread.cpu, -1);
+      EXPECT_EQ(thread.workers.size(), static_cast<std::size_t>(workers));
+    }
+  }
+  const int cpus[] = {7, 8};
+  const auto threads = PlanLoadThreads(nullptr, cpus, 2);
+  ASSERT_EQ(threads.size(), 2U);
+  EXPECT_EQ(threads[1].workers, std::vector<std::int32_t>{1});
+}
+
+TEST(PackedWeights, ThreadsChangeNothing) {
+  const ExecutorSpec spec = Spec(3);
+  const auto one = Pack(spec);
+  ASSERT_TRUE(one.has_value());
+  const auto topology = DetectTopology();
+  ASSERT_TRUE(topology.has_value());
+  PackOptions options;
+  options.topology = &*topology;
+  const auto helped =
+      PackedWeights::Pack(*ProgramOf(spec), **OpenCheckpoint(spec.directory), options);
+  ASSERT_TRUE(helped.has_value()) << helped.error().message;
+  const WeightLayout& layout = helped->layout();
+  for (std::size_t w = 0; w < layout.worker_bytes.size(); ++w) {
+    const auto worker = static_cast<std::int32_t>(w);
+    const auto bytes = static_cast<std::size_t>(layout.worker_bytes[w]);
+    EXPECT_TRUE(std::equal(helped->WorkerArena(worker), helped->WorkerArena(worker) + bytes,
+                           (*one)->WorkerArena(worker)));
+  }
 }
 
 TEST(PackedWeights, DamagedExpertIsNamed) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Finding NaN and infinity in stored values by their exponent bits. Private to this folder.
+// Finding NaN and infinity in stored values by their exponent bits.
 
 #include <cstddef>
 #include <optional>

@@ -1,5 +1,9 @@
 #include "weights/shard_set.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -35,6 +39,8 @@ struct Shard {
   std::once_flag map_once;
   Status map_status;
   std::optional<MappedFile> map;
+  std::atomic<bool> is_mapped{
+      false};  ///< release after `map` is set: it may be used without the flag
 };
 
 /// Open addressing over tensor indices: 8 bytes a tensor, names stay where they are.
@@ -338,6 +344,7 @@ Result<std::span<const std::byte>> ShardSet::Map(const TensorView& view) const {
     auto map = MappedFile::Map(*shard.file);
     if (map) {
       shard.map = std::move(*map);
+      shard.is_mapped.store(true, std::memory_order_release);
     } else {
       shard.map_status = tl::unexpected<Error>(map.error());
     }
@@ -345,6 +352,25 @@ Result<std::span<const std::byte>> ShardSet::Map(const TensorView& view) const {
   MEGALITH_RETURN_IF_ERROR(Status(shard.map_status));
   return shard.map->bytes().subspan(static_cast<std::size_t>(view.file_offset),
                                     static_cast<std::size_t>(view.num_bytes));
+}
+
+void ShardSet::ExpectReads(const TensorView& view, std::uint64_t offset,
+                           std::uint64_t count) const {
+  const auto shard = state_->CheckView(view);
+  if (!shard || offset > view.num_bytes || count > view.num_bytes - offset || count == 0) return;
+  // Without an answer the bytes are read when they are touched.
+  static_cast<void>(::posix_fadvise((*shard)->file->descriptor(),
+                                    static_cast<off_t>(view.file_offset + offset),
+                                    static_cast<off_t>(count), POSIX_FADV_WILLNEED));
+}
+
+void ShardSet::ReleasePages() const {
+  for (const auto& shard : state_->shards) {
+    if (!shard->is_mapped.load(std::memory_order_acquire)) continue;
+    const std::span<const std::byte> map = shard->map->bytes();
+    if (map.empty()) continue;
+    static_cast<void>(::madvise(const_cast<std::byte*>(map.data()), map.size(), MADV_DONTNEED));
+  }
 }
 
 Result<std::span<const std::byte>> ShardSet::Bytes(const TensorView& view,

@@ -69,6 +69,12 @@ class ShardSet {
   /// copied to `scratch` (resized as needed) and that is returned: always safe to read as elements.
   Result<std::span<const std::byte>> Bytes(const TensorView& view,
                                            std::vector<std::byte>* scratch) const;
+  /// Tells the system that bytes `offset` .. + `count` of the tensor will be read, so that it may
+  /// begin to fetch them. Changes no result of any other member.
+  void ExpectReads(const TensorView& view, std::uint64_t offset, std::uint64_t count) const;
+  /// Lets go of the pages that reading through maps has brought into this process; the system's
+  /// page cache keeps them as long as it likes. Maps stay valid: what is read again comes again.
+  void ReleasePages() const;
 
  private:
   struct State;

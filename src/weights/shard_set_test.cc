@@ -321,5 +321,33 @@ TEST(ShardSet, SyntaxErrorsAreNamedWithTheirByte) {
       << shards.error().message;
 }
 
+TEST_F(FourShards, ReleasedPagesComeBackWhenRead) {
+  const auto shards = ShardSet::Open(temp_.path());
+  ASSERT_TRUE(shards.has_value()) << shards.error().message;
+  const TensorView view = shards->At(*shards->Find("t2"));
+  shards->ReleasePages();  // nothing is mapped yet
+  const auto bytes = shards->Map(view);
+  ASSERT_TRUE(bytes.has_value());
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ((*bytes)[1], std::byte{21});
+    shards->ReleasePages();
+  }
+  EXPECT_EQ(shards->Map(view)->data(), bytes->data());
+}
+
+TEST_F(FourShards, ExpectingReadsChangesNothingWhateverTheRange) {
+  const auto shards = ShardSet::Open(temp_.path());
+  ASSERT_TRUE(shards.has_value()) << shards.error().message;
+  TensorView view = shards->At(*shards->Find("t3"));
+  shards->ExpectReads(view, 0, 8);
+  shards->ExpectReads(view, 4, 100);
+  shards->ExpectReads(view, ~std::uint64_t{0}, 8);
+  std::vector<std::byte> bytes(8);
+  EXPECT_TRUE(shards->Read(view, bytes).has_value());
+  EXPECT_EQ(bytes[0], std::byte{30});
+  view.shard = 99;
+  shards->ExpectReads(view, 0, 8);
+}
+
 }  // namespace
 }  // namespace megalith::weights
