@@ -112,9 +112,8 @@ TEST(Synth, ModelRunsAndIsReplacedOnlyByWish) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("--force"), std::string::npos) << refused.err;
   EXPECT_EQ(Megalith("synth '" + folder + "' --force -q").exit_code, 0);
-  for (const char* wrong :
-       {"--experts 2", "--layers 0", "--preset k4", "--set no_such_key=1", "--hidden 100",
-        "--preset k3-mini --config x", "--shard-size 0"}) {
+  for (const char* wrong : {"--experts 2", "--layers 0", "--preset k4", "--set no_such_key=1",
+                            "--hidden 100", "--preset k3-mini --config x", "--shard-size 0"}) {
     const Outcome outcome = Megalith("synth '" + folder + "_other' " + wrong);
     EXPECT_EQ(outcome.exit_code, 2) << wrong << outcome.err;
     EXPECT_FALSE(fs::exists(folder + "_other")) << wrong;
