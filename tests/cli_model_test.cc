@@ -52,6 +52,24 @@ TEST(RunCommand, JsonHasWhatScriptsReadAndTheGoldenTokens) {
   }
 }
 
+TEST(RunCommand, SecondStartMapsThePackedCacheAndSaysTheSame) {
+  const std::string folder = Temporary("megalith_packed_cache");
+  fs::remove_all(folder);
+  const std::string arguments = "--ids 3840,3077 -n 6 --workers 2 --packed-cache '" + folder + "'";
+  const Json first = RunJson(arguments);
+  EXPECT_EQ(first["weights"], "packed");
+  EXPECT_GT(first["timings"]["cache_write_seconds"], 0.0);
+  EXPECT_GT(first["timings"]["peak_rss_bytes"], 10'000'000);
+  const Json second = RunJson(arguments);
+  EXPECT_EQ(second["weights"], "cache mapped");
+  EXPECT_EQ(second["timings"]["cache_write_seconds"], 0.0);
+  EXPECT_EQ(second["ids"], first["ids"]);
+  const Json third = RunJson(arguments + " --packed-cache-use copy");
+  EXPECT_EQ(third["weights"], "cache copied");
+  EXPECT_EQ(third["ids"], first["ids"]);
+  fs::remove_all(folder);
+}
+
 TEST(RunCommand, HashIsThatOfCompileWhateverTheLength) {
   const std::string one = RunJson("--ids 5 -n 1 --workers 2")["program_hash"];
   EXPECT_EQ(RunJson("--ids 5,6,7 -n 30 --workers 2")["program_hash"], one);
