@@ -15,7 +15,13 @@ void RegisterBench(CLI::App& app, Cli& cli) {
       "Every result carries what was read or computed, the machine's own rate measured right\n"
       "before and after it, their ratio, and a hash of the tokens. Contestants take turns, and a\n"
       "round in which the machine changed by more than 15 % is dropped and counted.\n\n"
-      "megalith bench COMMAND --help shows the options of a command, with examples.");
+      "Examples:\n"
+      "  megalith bench bandwidth\n"
+      "  megalith bench kernels --only mxfp4 --rows 1,8\n"
+      "  megalith bench decode models/k3-nano --rows 1,8 --mode program,per-op\n"
+      "  megalith bench prefill models/k3-nano --tokens 512\n"
+      "  megalith bench load models/k3-nano\n\n"
+      "megalith bench COMMAND --help shows the options of a command, with more examples.");
   RegisterBenchBandwidth(*group, cli);
   RegisterBenchKernels(*group, cli);
   RegisterBenchDecode(*group, cli);

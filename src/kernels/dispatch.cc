@@ -144,8 +144,7 @@ Result<Isa> SelectIsa() {
   const Result<Isa> isa = ParseIsa(forced);
   if (!isa) return Fail(isa.error().code, "{}: {}", kForceIsaVariable, isa.error().message);
   if (!IsaSupported(*isa)) {
-    return Fail(ErrorCode::kUnsupported, "{}: this machine cannot run '{}'", kForceIsaVariable,
-                forced);
+    return Fail(ErrorCode::kUsage, "{}: this machine cannot run '{}'", kForceIsaVariable, forced);
   }
   return *isa;
 }

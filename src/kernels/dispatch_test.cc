@@ -77,7 +77,7 @@ TEST(SelectIsa, ForcedPathIsTheOneWhoseTableIsReturned) {
     const Result<Isa> isa = SelectIsa();
     if (!IsaSupported(wanted)) {
       ASSERT_FALSE(isa.has_value());
-      EXPECT_EQ(isa.error().code, ErrorCode::kUnsupported);
+      EXPECT_EQ(isa.error().code, ErrorCode::kUsage);
       continue;
     }
     ASSERT_TRUE(isa.has_value());
