@@ -3,10 +3,7 @@
 #include <simdjson.h>
 
 #include <array>
-#include <filesystem>
 
-#include "base/file.h"
-#include "model/json_place.h"
 #include "model/json_reader.h"
 #include "model/kimi_k3.h"
 
@@ -14,8 +11,6 @@ namespace megalith::model {
 namespace {
 
 namespace dom = simdjson::dom;
-
-constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{16} << 20;
 
 /// A family is one entry here and one reader.
 struct Family {
@@ -39,22 +34,8 @@ std::string KnownModelTypes() {
 }  // namespace
 
 Result<Config> ParseConfig(std::string_view json, std::string_view source) {
-  if (json.size() > kMaxConfigBytes) {
-    return Fail(ErrorCode::kBadConfig, "{}: at most {} bytes expected, {} found", source,
-                kMaxConfigBytes, json.size());
-  }
-  const simdjson::padded_string padded(json);
   dom::parser parser;
-  dom::element document;
-  if (const auto error = parser.parse(padded).get(document)) {
-    return Fail(ErrorCode::kBadConfig, "{}: not valid JSON{}: {}", source, JsonErrorPlace(json),
-                simdjson::error_message(error));
-  }
-  dom::object root;
-  if (document.get(root) != simdjson::SUCCESS) {
-    return Fail(ErrorCode::kBadConfig, "{}: a JSON object expected", source);
-  }
-  MEGALITH_RETURN_IF_ERROR(CheckDuplicateKeys(document, source));
+  MEGALITH_ASSIGN_OR_RETURN(const dom::object root, ParseJsonObject(json, source, &parser));
   std::string_view model_type;
   if (root.at_key("model_type").get(model_type) != simdjson::SUCCESS) {
     return Fail(ErrorCode::kBadConfig, "{}: model_type: a string is required", source);
@@ -67,11 +48,9 @@ Result<Config> ParseConfig(std::string_view json, std::string_view source) {
 }
 
 Result<Config> ReadConfig(const std::string& path) {
-  std::error_code error;
-  std::filesystem::path file(path);
-  if (std::filesystem::is_directory(file, error)) file /= "config.json";
-  MEGALITH_ASSIGN_OR_RETURN(const std::string json, ReadTextFile(file.string(), kMaxConfigBytes));
-  return ParseConfig(json, file.string());
+  std::string source;
+  MEGALITH_ASSIGN_OR_RETURN(const std::string json, ReadConfigText(path, &source));
+  return ParseConfig(json, source);
 }
 
 }  // namespace megalith::model

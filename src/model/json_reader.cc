@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+
+#include "base/file.h"
+#include "model/json_place.h"
 
 namespace megalith::model {
 namespace {
@@ -9,6 +13,7 @@ namespace {
 namespace dom = simdjson::dom;
 
 constexpr int kMaxDepth = 64;
+constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{16} << 20;
 
 std::string_view TypeName(dom::element element) {
   switch (element.type()) {
@@ -58,8 +63,32 @@ Status CheckElement(dom::element element, const std::string& path, int depth) {
 
 }  // namespace
 
-Status CheckDuplicateKeys(dom::element root, std::string_view source) {
-  return CheckElement(root, fmt::format("{}: ", source), 1);
+Result<dom::object> ParseJsonObject(std::string_view json, std::string_view source,
+                                    dom::parser* parser) {
+  if (json.size() > kMaxConfigBytes) {
+    return Fail(ErrorCode::kBadConfig, "{}: at most {} bytes expected, {} found", source,
+                kMaxConfigBytes, json.size());
+  }
+  const simdjson::padded_string padded(json);
+  dom::element document;
+  if (const auto error = parser->parse(padded).get(document)) {
+    return Fail(ErrorCode::kBadConfig, "{}: not valid JSON{}: {}", source, JsonErrorPlace(json),
+                simdjson::error_message(error));
+  }
+  dom::object root;
+  if (document.get(root) != simdjson::SUCCESS) {
+    return Fail(ErrorCode::kBadConfig, "{}: a JSON object expected", source);
+  }
+  MEGALITH_RETURN_IF_ERROR(CheckElement(document, fmt::format("{}: ", source), 1));
+  return root;
+}
+
+Result<std::string> ReadConfigText(const std::string& path, std::string* source) {
+  std::error_code error;
+  std::filesystem::path file(path);
+  if (std::filesystem::is_directory(file, error)) file /= "config.json";
+  *source = file.string();
+  return ReadTextFile(*source, kMaxConfigBytes);
 }
 
 bool JsonReader::Has(std::string_view key) const {
@@ -105,13 +134,18 @@ std::int64_t JsonReader::ToInt(dom::element element, std::string_view key, std::
   return value;
 }
 
-float JsonReader::ToFloat(dom::element element, std::string_view key) {
+double JsonReader::ToDouble(dom::element element, std::string_view key) {
   double value = 0.0;
   if (!element.is_number() || element.get(value) != simdjson::SUCCESS) {
     FailAt(ErrorCode::kBadConfig, key,
            fmt::format("a number expected, {} found", TypeName(element)));
-    return 1.0f;
+    return 1.0;
   }
+  return value;
+}
+
+float JsonReader::ToFloat(dom::element element, std::string_view key) {
+  const double value = ToDouble(element, key);
   const auto narrowed = static_cast<float>(value);
   // A number that a float turns into infinity or zero is a typing error, not a setting.
   if (!std::isfinite(narrowed) || (narrowed == 0.0f && value != 0.0)) {
@@ -142,6 +176,11 @@ std::optional<float> JsonReader::FloatOrNull(std::string_view key) {
   const auto element = Get(key);
   if (!element || element->is_null()) return std::nullopt;
   return ToFloat(*element, key);
+}
+
+double JsonReader::Double(std::string_view key) {
+  const auto element = Get(key);
+  return element ? ToDouble(*element, key) : 1.0;
 }
 
 bool JsonReader::Bool(std::string_view key) {
@@ -226,10 +265,19 @@ std::optional<JsonReader> JsonReader::Object(std::string_view key) {
   return JsonReader(object, fmt::format("{}{}.", path_, key), status_);
 }
 
-void JsonReader::ListUnknown(std::vector<std::string>* warnings) const {
+std::vector<std::string_view> JsonReader::UnknownKeys() const {
+  std::vector<std::string_view> keys;
   for (const dom::key_value_pair field : object_) {
-    if (std::find(known_.begin(), known_.end(), field.key) != known_.end()) continue;
-    warnings->push_back(fmt::format("{}{}: unknown key, ignored", path_, field.key));
+    if (std::find(known_.begin(), known_.end(), field.key) == known_.end()) {
+      keys.push_back(field.key);
+    }
+  }
+  return keys;
+}
+
+void JsonReader::ListUnknown(std::vector<std::string>* warnings) const {
+  for (const std::string_view key : UnknownKeys()) {
+    warnings->push_back(fmt::format("{}{}: unknown key, ignored", path_, key));
   }
 }
 

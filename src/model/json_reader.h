@@ -38,6 +38,7 @@ class JsonReader {
   std::optional<std::int64_t> IntOrNull(std::string_view key, std::int64_t min, std::int64_t max);
   float Float(std::string_view key);
   std::optional<float> FloatOrNull(std::string_view key);
+  double Double(std::string_view key);
   bool Bool(std::string_view key);
   std::string_view String(std::string_view key);
   std::vector<std::int64_t> IntList(std::string_view key, std::int64_t min, std::int64_t max);
@@ -51,13 +52,16 @@ class JsonReader {
 
   /// Marks the key as known without reading it.
   void Ignore(std::string_view key) { known_.push_back(key); }
-  /// One line for every key that was neither asked for nor ignored.
+  /// Keys that were neither asked for nor ignored.
+  std::vector<std::string_view> UnknownKeys() const;
+  /// One line for each of them.
   void ListUnknown(std::vector<std::string>* warnings) const;
 
  private:
   std::optional<simdjson::dom::element> Get(std::string_view key);
   std::int64_t ToInt(simdjson::dom::element element, std::string_view key, std::int64_t min,
                      std::int64_t max);
+  double ToDouble(simdjson::dom::element element, std::string_view key);
   float ToFloat(simdjson::dom::element element, std::string_view key);
 
   simdjson::dom::object object_;
@@ -66,7 +70,12 @@ class JsonReader {
   std::vector<std::string_view> known_;
 };
 
-/// Refuses keys that occur twice in any object of the document, and nesting deeper than 64.
-Status CheckDuplicateKeys(simdjson::dom::element root, std::string_view source);
+/// Parses a document that must be an object of at most 16 MiB, nested at most 64 deep, without a
+/// key that occurs twice in any object. The result lives as long as `parser` does not parse again.
+/// kBadConfig with `source`.
+Result<simdjson::dom::object> ParseJsonObject(std::string_view json, std::string_view source,
+                                              simdjson::dom::parser* parser);
+/// Reads the text for it: `path`, or `path`/config.json of a directory. Sets `source` to the file.
+Result<std::string> ReadConfigText(const std::string& path, std::string* source);
 
 }  // namespace megalith::model

@@ -3,129 +3,34 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "model/config_checks.h"
 #include "model/json_reader.h"
 #include "model/tensors.h"
 
 namespace megalith::model {
 namespace {
 
-// Limits far above any model of the family, low enough that no product of those that the tensor
-// shapes multiply (heads x head width x hidden, shared x width x hidden) leaves 63 bits.
-constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
-constexpr std::int64_t kMaxVocab = std::int64_t{1} << 24;
-constexpr std::int64_t kMaxHeads = std::int64_t{1} << 14;
-constexpr std::int64_t kMaxHeadDim = std::int64_t{1} << 14;
-constexpr std::int64_t kMaxLayers = std::int64_t{1} << 12;
 constexpr std::int64_t kMaxExperts = std::int64_t{1} << 16;
 constexpr std::int64_t kMaxShared = std::int64_t{1} << 10;
-constexpr std::int64_t kMaxPositions = std::numeric_limits<std::int32_t>::max();
-constexpr std::uint64_t kMaxTensors = std::uint64_t{1} << 24;
-constexpr std::uint64_t kMaxStoredBytes = std::uint64_t{1} << 60;
-
 constexpr std::int64_t kMxfp4Group = 32;
 
-/// Keys that mean nothing for text inference: the vision part, training, and the generation
-/// defaults that the publisher's library writes into every config. Sampling is never read from
-/// here.
-constexpr std::array kIgnoredKeys = std::to_array<std::string_view>({
-    // vision and placeholders
+/// Keys of the vision part, which text inference does not use.
+constexpr std::array kVisionKeys = std::to_array<std::string_view>({
     "vision_config",
     "ignore_index",
     "image_placeholder",
     "video_placeholder",
     "media_placeholder_token_id",
     "use_unified_vision_chunk",
-    // how the file was made and how it was trained
-    "_name_or_path",
-    "transformers_version",
-    "auto_map",
-    "initializer_range",
-    "use_cache",
-    "torchscript",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-    "return_dict_in_generate",
-    "use_bfloat16",
-    "tf_legacy_loss",
-    "pruned_heads",
-    "chunk_size_feed_forward",
-    "problem_type",
-    "finetuning_task",
-    "id2label",
-    "label2id",
-    "task_specific_params",
-    "tokenizer_class",
-    "attention_dropout",
-    "aux_loss_alpha",
-    "seq_aux",
-    "moe_aux_loss_coeff",
-    "is_decoder",
-    "is_encoder_decoder",
-    "add_cross_attention",
-    "cross_attention_hidden_size",
-    "tie_encoder_decoder",
-    "decoder_start_token_id",
-    "prefix",
-    "sep_token_id",
-    "_attn_implementation_autoset",
-    // generation defaults
-    "temperature",
-    "top_k",
-    "top_p",
-    "typical_p",
-    "do_sample",
-    "max_length",
-    "min_length",
-    "num_beams",
-    "num_beam_groups",
-    "num_return_sequences",
-    "diversity_penalty",
-    "repetition_penalty",
-    "length_penalty",
-    "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size",
-    "bad_words_ids",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "remove_invalid_values",
-    "early_stopping",
-    "exponential_decay_length_penalty",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "output_scores",
 });
 
 void IgnoreKnown(JsonReader* reader) {
-  for (const std::string_view key : kIgnoredKeys) reader->Ignore(key);
-}
-
-/// An optional key that has one legal value.
-void ExpectString(JsonReader* reader, std::string_view key, std::string_view expected) {
-  if (!reader->Has(key)) return;
-  const std::string_view found = reader->String(key);
-  if (reader->status() && found != expected) {
-    reader->FailAt(ErrorCode::kUnsupported, key,
-                   fmt::format("'{}' expected, '{}' found", expected, found));
-  }
-}
-
-void RequireString(JsonReader* reader, std::string_view key, std::string_view expected) {
-  reader->String(key);
-  ExpectString(reader, key, expected);
-}
-
-/// An optional key that must be null when it is there.
-void ExpectNull(JsonReader* reader, std::string_view key, std::string_view reason) {
-  reader->Ignore(key);
-  if (reader->Has(key) && !reader->IsNull(key)) {
-    reader->FailAt(ErrorCode::kUnsupported, key, fmt::format("null expected: {}", reason));
-  }
+  for (const std::string_view key : kVisionKeys) reader->Ignore(key);
+  IgnoreInertKeys(reader);
 }
 
 void CheckNames(JsonReader* reader, std::string_view model_type, std::string_view architecture) {
@@ -283,12 +188,6 @@ ActivationConfig ReadActivation(JsonReader* reader) {
   return activation;
 }
 
-void ExpectBool(JsonReader* reader, std::string_view key, bool expected) {
-  if (reader->Bool(key) != expected) {
-    reader->FailAt(ErrorCode::kUnsupported, key, fmt::format("{} expected", expected));
-  }
-}
-
 /// The one quantization of the family: MXFP4 weights in groups of 32, activations as they are.
 void ReadQuantization(JsonReader* reader, std::vector<std::string>* warnings) {
   constexpr std::string_view kFormat = "mxfp4-pack-quantized";
@@ -323,8 +222,8 @@ void ReadQuantization(JsonReader* reader, std::vector<std::string>* warnings) {
   }
   RequireString(&*weights, "type", "float");
   RequireString(&*weights, "strategy", "group");
-  ExpectBool(&*weights, "symmetric", true);
-  ExpectBool(&*weights, "dynamic", false);
+  RequireBool(&*weights, "symmetric", true);
+  RequireBool(&*weights, "dynamic", false);
   ExpectString(&*weights, "scale_dtype", "torch.uint8");
   ExpectNull(&*weights, "actorder", "columns in stored order are read");
   ExpectNull(&*weights, "block_structure", "blocks of weights are not read");
@@ -334,17 +233,6 @@ void ReadQuantization(JsonReader* reader, std::vector<std::string>* warnings) {
   weights->ListUnknown(warnings);
   group->ListUnknown(warnings);
   reader->ListUnknown(warnings);
-}
-
-/// Keys that both levels of a nested config may hold. They must not contradict each other.
-template <typename T, typename Get>
-T ReadAtEitherLevel(JsonReader* text, JsonReader* outer, std::string_view key, Get get) {
-  if (outer == nullptr || !outer->Has(key)) return get(text);
-  const T value = get(outer);
-  if (text->Has(key) && get(text) != value) {
-    text->FailAt(ErrorCode::kBadConfig, key, "differs from the outer config's");
-  }
-  return value;
 }
 
 void ReadTokenIds(JsonReader* text, JsonReader* outer, Model* model) {
@@ -423,16 +311,6 @@ void CheckWidths(JsonReader* text, const Model& model) {
   }
 }
 
-void CheckTotals(JsonReader* text, const Model& model) {
-  const StoredSize totals = Total(CountTensors(MakeTensorRules(model), false));
-  if (totals.num_tensors > kMaxTensors || totals.num_bytes > kMaxStoredBytes) {
-    text->FailAt(ErrorCode::kBadConfig, "num_hidden_layers",
-                 fmt::format("the sizes multiply to {} tensors and {} bytes; at most {} and {} are "
-                             "accepted",
-                             totals.num_tensors, totals.num_bytes, kMaxTensors, kMaxStoredBytes));
-  }
-}
-
 void ReadText(JsonReader* text, JsonReader* outer, Config* config) {
   Model& model = config->model;
   model.family = "kimi_k3";
@@ -441,11 +319,7 @@ void ReadText(JsonReader* text, JsonReader* outer, Config* config) {
   model.vocab_size = text->Int("vocab_size", 1, kMaxVocab);
   model.intermediate_size = text->Int("intermediate_size", 1, kMaxWidth);
   model.max_position_embeddings = text->Int("max_position_embeddings", 1, kMaxPositions);
-  model.rms_norm_eps = text->Float("rms_norm_eps");
-  if (!(model.rms_norm_eps > 0.0f && model.rms_norm_eps < 1.0f)) {
-    text->FailAt(ErrorCode::kBadConfig, "rms_norm_eps",
-                 fmt::format("a number in (0, 1) expected, {} found", model.rms_norm_eps));
-  }
+  model.rms_norm_eps = ReadEpsilon(text, "rms_norm_eps");
   model.attn_res_block_size = text->IntOrNull("attn_res_block_size", 1, kMaxLayers).value_or(0);
   model.activation = ReadActivation(text);
   model.mla = ReadMla(text);
@@ -485,7 +359,7 @@ void ReadText(JsonReader* text, JsonReader* outer, Config* config) {
   linear_attn->ListUnknown(&config->warnings);
   if (!text->status()) return;
   CheckWidths(text, model);
-  CheckTotals(text, model);
+  CheckTotals(text, MakeTensorRules(model));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "model/rule_list.h"
+
 namespace megalith::model {
 namespace {
 
@@ -25,44 +27,6 @@ std::uint64_t SaturatingMultiply(std::uint64_t a, std::uint64_t b) {
   if (__builtin_mul_overflow(a, b, &product)) return std::numeric_limits<std::uint64_t>::max();
   return product;
 }
-
-/// Appends rules of one layer, or of the model, under a common name prefix.
-class RuleList {
- public:
-  explicit RuleList(std::string prefix) : prefix_(std::move(prefix)) {}
-
-  void Matrix(std::string_view name, std::int64_t rows, std::int64_t columns, Part part,
-              std::int64_t num_experts = 0) {
-    Add(name, TensorKind::kMatrix, DType::kBf16, {rows, columns}, part).num_experts = num_experts;
-  }
-  void Plain(std::string_view name, DType dtype, std::vector<std::int64_t> shape, Part part) {
-    Add(name, TensorKind::kPlain, dtype, std::move(shape), part);
-  }
-  void ConvTaps(std::string_view name, std::int64_t channels, std::int64_t width, Part part) {
-    Add(name, TensorKind::kConvTaps, DType::kF32, {channels, 1, width}, part);
-  }
-  void PerHead(std::string_view name, std::int64_t num_heads, std::int64_t stored, Part part) {
-    Add(name, TensorKind::kPerHead, DType::kF32, {num_heads}, part).stored_length = stored;
-  }
-
-  std::vector<TensorRule> Take() { return std::move(rules_); }
-
- private:
-  TensorRule& Add(std::string_view name, TensorKind kind, DType dtype,
-                  std::vector<std::int64_t> shape, Part part) {
-    TensorRule rule;
-    rule.name = prefix_;
-    rule.name += name;
-    rule.kind = kind;
-    rule.dtype = dtype;
-    rule.shape = std::move(shape);
-    rule.part = part;
-    return rules_.emplace_back(std::move(rule));
-  }
-
-  std::string prefix_;
-  std::vector<TensorRule> rules_;
-};
 
 // Spec 3.3.
 void AddKda(const Model& model, RuleList* rules) {
@@ -225,6 +189,10 @@ std::string_view PartName(Part part) {
       return "norms";
     case Part::kHead:
       return "head";
+    case Part::kAttention:
+      return "attention";
+    case Part::kFusion:
+      return "fusion";
   }
   return "unknown";
 }

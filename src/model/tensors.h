@@ -20,7 +20,9 @@
 namespace megalith::model {
 
 /// What a tensor belongs to, for byte accounting (spec section 8). kNorms holds the layer norms,
-/// the attention-residual vectors and the final norm.
+/// the attention-residual vectors and the final norm. Of a drafter, kEmbedding holds both tables
+/// that are read by the row (embed_tokens and the Markov head's first matrix) and kHead all that
+/// makes logits and confidences.
 enum class Part : std::uint8_t {
   kEmbedding,
   kKda,
@@ -32,8 +34,12 @@ enum class Part : std::uint8_t {
   kExperts,
   kNorms,
   kHead,
+  // Only drafters have these.
+  kAttention,
+  kFusion,  ///< the projection of the target's vectors
 };
-inline constexpr int kNumParts = 10;
+inline constexpr int kNumModelParts = 10;  ///< those before kAttention
+inline constexpr int kNumParts = 12;
 std::string_view PartName(Part part);
 
 enum class TensorKind : std::uint8_t {

@@ -1,0 +1,48 @@
+#pragma once
+
+// A drafter as data: a small transformer that reads some of the target's residual vectors and
+// proposes a block of tokens at once (DSpark). Read from a config.json of its own by dspark.h.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace megalith::model {
+
+struct DrafterLayer {
+  /// Context positions that a block sees, counted back from its anchor; 0: all.
+  std::int64_t sliding_window = 0;
+  /// A slot sees the block's slots up to itself only; else all of them.
+  bool causal_in_block = false;
+};
+
+struct Drafter {
+  std::string format;            ///< "speculators" or "deepspec"
+  std::int64_t hidden_size = 0;  ///< the target's
+  std::int64_t vocab_size = 0;   ///< the target's
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_attention_heads = 0;
+  std::int64_t num_key_value_heads = 0;  ///< divides num_attention_heads
+  std::int64_t head_dim = 0;             ///< even
+  float rms_norm_eps = 0.0f;
+  double rope_theta = 0.0;
+  /// Target layers whose incoming residual (the raw prefix) is read, ascending and distinct, in the
+  /// order of the columns of `fc`. Formats that count a layer's output are already shifted by one.
+  std::vector<std::int64_t> aux_layers;
+  std::int64_t block_size = 0;  ///< slots of a block, the anchor's included
+  std::int64_t mask_token_id = 0;
+  std::int64_t markov_rank = 0;  ///< 0: no Markov head
+  bool confidence_head = false;
+  /// The confidence head reads the Markov embedding of the previous token, too.
+  bool confidence_with_markov = false;
+  /// Slot k proposes the token behind its own position; else its own, and the anchor's slot is
+  /// unused.
+  bool sample_from_anchor = false;
+  bool tie_word_embeddings = false;  ///< lm_head is embed_tokens
+  std::vector<DrafterLayer> layers;
+
+  /// Tokens that one block can propose, at least 1.
+  std::int64_t MaxDrafts() const { return sample_from_anchor ? block_size : block_size - 1; }
+};
+
+}  // namespace megalith::model
