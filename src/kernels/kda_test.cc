@@ -35,17 +35,13 @@ struct KdaCase {
         dt_bias(dim, 1),
         o_norm(dim, 3),
         state(dim * state_stride),
-        q_history((conv_kernel - 1) * stride + 1, 1),
-        k_history((conv_kernel - 1) * stride + 1, 2),
-        v_history((conv_kernel - 1) * stride + 1, 3),
+        histories(conv_kernel * 3 * stride, 1),
         out(rows_count * stride, 1),
         scratch(KdaScratchFloats(dim)),
         zero(zero_state),
         bound(lower_bound) {
     Random random(seed);
-    for (auto* buffer : {&q, &k, &v, &gate, &decay, &q_history, &k_history, &v_history}) {
-      buffer->FillNormal(random);
-    }
+    for (auto* buffer : {&q, &k, &v, &gate, &decay, &histories}) buffer->FillNormal(random);
     beta.FillNormal(random);
     for (auto* buffer : {&q_taps, &k_taps, &v_taps}) buffer->FillNormal(random, 0.5f);
     dt_bias.FillNormal(random);
@@ -87,10 +83,10 @@ struct KdaCase {
             zero,
             state.data(),
             state_stride,
-            q_history.data(),
-            k_history.data(),
-            v_history.data(),
-            stride,
+            histories.data(),
+            histories.data() + stride,
+            histories.data() + 2 * stride,
+            3 * stride,
             out.data(),
             stride,
             scratch.data()};
@@ -114,20 +110,18 @@ struct KdaCase {
   void ExpectSameResults(const KdaCase& expected) const {
     EXPECT_TRUE(SameBits(out, expected.out)) << "out";
     EXPECT_TRUE(SameBits(state, expected.state)) << "state";
-    EXPECT_TRUE(SameBits(q_history, expected.q_history)) << "q history";
-    EXPECT_TRUE(SameBits(k_history, expected.k_history)) << "k history";
-    EXPECT_TRUE(SameBits(v_history, expected.v_history)) << "v history";
-    for (const auto* buffer : {&out, &q_history, &k_history, &v_history}) {
-      EXPECT_TRUE(buffer->CanariesIntact());
-    }
+    EXPECT_TRUE(SameBits(histories, expected.histories)) << "histories";
+    EXPECT_TRUE(out.CanariesIntact());
     EXPECT_TRUE(state.CanariesIntact());
+    EXPECT_TRUE(histories.CanariesIntact());
     EXPECT_TRUE(scratch.CanariesIntact());
   }
 
   std::int64_t rows, head_dim, kernel, stride, state_stride;
   Buffer<Act> q, k, v, gate, decay, beta;
   Buffer<float> q_taps, k_taps, v_taps, dt_bias, o_norm, state;
-  Buffer<Act> q_history, k_history, v_history, out;
+  Buffer<Act> histories;  ///< [conv_kernel - 1][q, k, v][stride], and a row that nobody touches
+  Buffer<Act> out;
   Buffer<float> scratch;
   bool zero;
   float bound;
@@ -183,16 +177,107 @@ TEST_P(KdaHeadTest, ZeroStateIgnoresWhatStateAndHistoryHold) {
       KdaCase<Act> clean(rows, 20, 4, false, -5.0f, 4);
       dirty.state.Fill([] { return std::numeric_limits<float>::quiet_NaN(); });
       clean.state.Fill([] { return 0.0f; });
-      for (auto* history : {&clean.q_history, &clean.k_history, &clean.v_history}) {
-        for (std::int64_t age = 0; age < 3; ++age) {
-          std::fill_n(history->data() + age * clean.stride, 20, RoundTo<Act>(0.0f));
-        }
+      for (std::int64_t i = 0; i < 3 * 3; ++i) {
+        std::fill_n(clean.histories.data() + i * clean.stride, 20, RoundTo<Act>(0.0f));
       }
       table.kda_head(dirty.Args());
       table.kda_head(clean.Args());
       EXPECT_TRUE(SameBits(dirty.out, clean.out));
       EXPECT_TRUE(SameBits(dirty.state, clean.state));
-      EXPECT_TRUE(SameBits(dirty.q_history, clean.q_history));
+      EXPECT_TRUE(SameBits(dirty.histories, clean.histories));
+    }
+  });
+}
+
+/// States and histories after the last rows of a run, with canaries; full of NaN at first.
+template <typename Act>
+struct KdaDrafts {
+  KdaDrafts(const KdaCase<Act>& c, std::int64_t num_drafts) {
+    states.reserve(static_cast<std::size_t>(num_drafts));
+    histories.reserve(static_cast<std::size_t>(num_drafts));
+    const auto nan = [] { return std::numeric_limits<float>::quiet_NaN(); };
+    for (std::int64_t i = 0; i < num_drafts; ++i) {
+      states.emplace_back(c.state.size(), i % 3).Fill(nan);
+      histories.emplace_back(c.histories.size(), i % 3).Fill(nan);
+      state_pointers.push_back(states.back().data());
+      history_pointers.push_back(histories.back().data());
+    }
+  }
+  KdaHeadArgs<Act> AddTo(KdaHeadArgs<Act> args) const {
+    args.num_drafts = static_cast<std::int64_t>(states.size());
+    args.draft_states = state_pointers.data();
+    args.draft_histories = history_pointers.data();
+    return args;
+  }
+  /// Whether draft i holds the state and the histories of `c`, and nothing between them.
+  void ExpectHolds(std::size_t i, const KdaCase<Act>& c) const {
+    EXPECT_TRUE(SameBits(states[i], c.state)) << "state of draft " << i;
+    for (std::int64_t row = 0; row < 3 * c.kernel; ++row) {
+      const Act* held = histories[i].data() + row * c.stride;
+      const bool is_history = row < 3 * (c.kernel - 1);
+      const std::int64_t count = is_history ? c.head_dim : 0;
+      EXPECT_TRUE(SameBits(held, c.histories.data() + row * c.stride, count))
+          << "history row " << row << " of draft " << i;
+      for (std::int64_t d = count; d < c.stride; ++d) EXPECT_TRUE(test::IsNan(held[d]));
+    }
+    EXPECT_TRUE(states[i].CanariesIntact());
+    EXPECT_TRUE(histories[i].CanariesIntact());
+  }
+  std::vector<Buffer<float>> states;
+  std::vector<Buffer<Act>> histories;
+  std::vector<float*> state_pointers;
+  std::vector<Act*> history_pointers;
+};
+
+// Whichever rows are taken back, the sequence stands where a run without them would have left it.
+TEST_P(KdaHeadTest, DraftsHoldWhatEachRowAloneLeaves) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    Random random(15);
+    for (int repeat = 0; repeat < 120; ++repeat) {
+      const std::int64_t rows = 2 + random.Below(8);
+      const std::int64_t num_drafts = 1 + random.Below(rows - 1);
+      const std::int64_t dim = 1 + random.Below(repeat % 4 == 0 ? 140 : 40);
+      const std::int64_t kernel = 1 + repeat % 4;
+      const bool zero = random.Below(2) == 0;
+      const float bound = random.Below(2) == 0 ? -5.0f : 0.0f;
+      const std::uint64_t seed = random.Next();
+      SCOPED_TRACE("rows " + std::to_string(rows) + " drafts " + std::to_string(num_drafts) +
+                   " dim " + std::to_string(dim) + " kernel " + std::to_string(kernel) +
+                   (zero ? " from zero" : ""));
+      KdaCase<Act> run(rows, dim, kernel, zero, bound, seed);
+      KdaCase<Act> by_reference(rows, dim, kernel, zero, bound, seed);
+      KdaCase<Act> one_by_one(rows, dim, kernel, zero, bound, seed);
+      const KdaDrafts<Act> drafts(run, num_drafts);
+      const KdaDrafts<Act> reference_drafts(by_reference, num_drafts);
+      table.kda_head(drafts.AddTo(run.Args()));
+      reference::KdaHead(reference_drafts.AddTo(by_reference.Args()));
+      for (std::int64_t r = 0; r < rows - num_drafts; ++r) table.kda_head(one_by_one.Rows(r, 1));
+      EXPECT_TRUE(SameBits(run.state, one_by_one.state)) << "state before the drafts";
+      EXPECT_TRUE(SameBits(run.histories, one_by_one.histories)) << "histories before the drafts";
+      for (std::int64_t i = 0; i < num_drafts; ++i) {
+        table.kda_head(one_by_one.Rows(rows - num_drafts + i, 1));
+        drafts.ExpectHolds(static_cast<std::size_t>(i), one_by_one);
+        reference_drafts.ExpectHolds(static_cast<std::size_t>(i), one_by_one);
+      }
+      EXPECT_TRUE(SameBits(run.out, one_by_one.out));
+      run.ExpectSameResults(by_reference);
+      if (::testing::Test::HasFailure()) return;
+    }
+  });
+}
+
+TEST_P(KdaHeadTest, DraftsOfALongRunMatchReference) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    KdaCase<Act> actual(40, 128, 4, false, -5.0f, 8);
+    KdaCase<Act> expected(40, 128, 4, false, -5.0f, 8);
+    const KdaDrafts<Act> drafts(actual, 7);
+    const KdaDrafts<Act> expected_drafts(expected, 7);
+    table.kda_head(drafts.AddTo(actual.Args()));
+    reference::KdaHead(expected_drafts.AddTo(expected.Args()));
+    actual.ExpectSameResults(expected);
+    for (std::size_t i = 0; i < 7; ++i) {
+      EXPECT_TRUE(SameBits(drafts.states[i], expected_drafts.states[i]));
+      EXPECT_TRUE(SameBits(drafts.histories[i], expected_drafts.histories[i]));
     }
   });
 }
@@ -207,8 +292,8 @@ std::vector<double> ExactKda(KdaCase<float>& c) {
   const auto at = [&](const Buffer<float>& b, std::int64_t row, std::size_t d) {
     return static_cast<double>(b[row * c.stride + static_cast<std::int64_t>(d)]);
   };
-  const auto convolved = [&](const Buffer<float>& x, const Buffer<float>& history,
-                             const Buffer<float>& taps, std::int64_t row, std::size_t d) {
+  const auto convolved = [&](const Buffer<float>& x, std::int64_t stream, const Buffer<float>& taps,
+                             std::int64_t row, std::size_t d) {
     double y = 0.0;
     for (std::int64_t t = 0; t < c.kernel; ++t) {
       const std::int64_t source = row - (c.kernel - 1) + t;
@@ -216,7 +301,7 @@ std::vector<double> ExactKda(KdaCase<float>& c) {
       if (source >= 0) {
         input = at(x, source, d);
       } else if (!c.zero) {
-        input = at(history, c.kernel - 1 + source, d);
+        input = at(c.histories, 3 * (c.kernel - 1 + source) + stream, d);
       }
       y += at(taps, t, d) * input;
     }
@@ -237,9 +322,9 @@ std::vector<double> ExactKda(KdaCase<float>& c) {
     double q_squares = 1e-6;
     double k_squares = 1e-6;
     for (std::size_t d = 0; d < dim; ++d) {
-      q[d] = convolved(c.q, c.q_history, c.q_taps, r, d);
-      k[d] = convolved(c.k, c.k_history, c.k_taps, r, d);
-      v[d] = convolved(c.v, c.v_history, c.v_taps, r, d);
+      q[d] = convolved(c.q, 0, c.q_taps, r, d);
+      k[d] = convolved(c.k, 1, c.k_taps, r, d);
+      v[d] = convolved(c.v, 2, c.v_taps, r, d);
       q_squares += q[d] * q[d];
       k_squares += k[d] * k[d];
     }

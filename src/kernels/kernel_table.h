@@ -102,6 +102,11 @@ struct GatedPairArgs {
 };
 
 /// One head of a run of rows of one sequence. `out` must not overlap the inputs.
+///
+/// The last num_drafts rows may be taken back: the state and the histories after each of them go to
+/// memory of their own, and `state` and the histories end as they are before the first of them.
+/// Taking rows back is then a choice of pointers. Outputs and states have the bits that a call per
+/// row gives.
 template <typename Act>
 struct KdaHeadArgs {
   std::int64_t rows;
@@ -137,7 +142,14 @@ struct KdaHeadArgs {
   std::int64_t history_stride;
   Act* out;  ///< [rows][head_dim], stride out_stride
   std::int64_t out_stride;
-  float* scratch;  ///< private, KdaScratchFloats(head_dim) floats, 64-byte aligned
+  float* scratch;               ///< private, KdaScratchFloats(head_dim) floats, 64-byte aligned
+  std::int64_t num_drafts = 0;  ///< < rows
+  // [num_drafts]: entry i is for row rows - num_drafts + i. Nothing that they point to overlaps
+  // anything else here.
+  float* const* draft_states = nullptr;  ///< each laid out as `state`; written, padding too
+  /// Each a q history; the k and v histories lie at the distances from it that k_history and
+  /// v_history have from q_history.
+  Act* const* draft_histories = nullptr;
 };
 inline std::int64_t KdaScratchFloats(std::int64_t head_dim) {
   return 8 * RoundUp<std::int64_t>(head_dim, kLanes);

@@ -39,12 +39,15 @@ inline float Convolve(const KdaHeadArgs<Act>& args, const KdaStream<Act>& stream
   return SumLanes(squares);
 }
 
+/// history = the last inputs of the convolution once `rows` rows have passed; may be the stream's
+/// own.
 template <typename Act>
-inline void UpdateHistory(const KdaHeadArgs<Act>& args, const KdaStream<Act>& stream) {
+inline void WriteHistory(const KdaHeadArgs<Act>& args, const KdaStream<Act>& stream,
+                         std::int64_t rows, Act* history) {
   // Ascending age: an entry is read before the loop overwrites it.
   for (std::int64_t age = 0; age < args.conv_kernel - 1; ++age) {
-    const Act* input = ConvolutionRow(args, stream, args.rows - (args.conv_kernel - 1) + age);
-    Act* target = stream.history + age * args.history_stride;
+    const Act* input = ConvolutionRow(args, stream, rows - (args.conv_kernel - 1) + age);
+    Act* target = history + age * args.history_stride;
     const std::size_t bytes = static_cast<std::size_t>(args.head_dim) * sizeof(Act);
     if (input == nullptr) {
       std::memset(target, 0, bytes);
@@ -54,18 +57,20 @@ inline void UpdateHistory(const KdaHeadArgs<Act>& args, const KdaStream<Act>& st
   }
 }
 
-/// One row of the recurrence for kVectors * 16 columns of the state. The decayed state is formed
-/// twice (the same bits) rather than stored between the passes.
+/// One row of the recurrence for kVectors * 16 columns of the state: from `before` to `after`,
+/// which are the same or apart. The decayed state is formed twice (the same bits) rather than
+/// stored between the passes.
 template <int kVectors>
-inline void UpdateState(float* state, std::int64_t stride, std::int64_t dim, const float* alpha,
-                        const float* k, const float* q, const float* v, float beta, float* o) {
+inline void UpdateState(const float* before, float* after, std::int64_t stride, std::int64_t dim,
+                        const float* alpha, const float* k, const float* q, const float* v,
+                        float beta, float* o) {
   Vec predicted[kVectors];
   for (int j = 0; j < kVectors; ++j) predicted[j] = Zero();
   for (std::int64_t d = 0; d < dim; ++d) {
     const Vec decay = Set1(alpha[d]);
     const Vec key = Set1(k[d]);
     for (int j = 0; j < kVectors; ++j) {
-      predicted[j] = predicted[j] + key * (Load(state + d * stride + j * kLanes) * decay);
+      predicted[j] = predicted[j] + key * (Load(before + d * stride + j * kLanes) * decay);
     }
   }
   Vec delta[kVectors];
@@ -79,9 +84,9 @@ inline void UpdateState(float* state, std::int64_t stride, std::int64_t dim, con
     const Vec key = Set1(k[d]);
     const Vec query = Set1(q[d]);
     for (int j = 0; j < kVectors; ++j) {
-      float* s = state + d * stride + j * kLanes;
-      const Vec updated = Load(s) * decay + key * delta[j];
-      Store(updated, s);
+      const std::int64_t at = d * stride + j * kLanes;
+      const Vec updated = Load(before + at) * decay + key * delta[j];
+      Store(updated, after + at);
       sum[j] = sum[j] + query * updated;
     }
   }
@@ -107,7 +112,10 @@ void KdaHead(const KdaHeadArgs<Act>& args) {
     std::memset(args.state, 0, static_cast<std::size_t>(dim * args.state_stride) * sizeof(float));
   }
 
+  const std::int64_t first_draft = args.rows - args.num_drafts;
+  const float* before = args.state;
   for (std::int64_t r = 0; r < args.rows; ++r) {
+    float* after = r < first_draft ? args.state : args.draft_states[r - first_draft];
     const Vec q_inverse = Set1(Rsqrt(Convolve(args, q_stream, r, q) + kL2NormEps));
     const Vec k_inverse = Set1(Rsqrt(Convolve(args, k_stream, r, k) + kL2NormEps));
     Convolve(args, v_stream, r, v);
@@ -125,12 +133,14 @@ void KdaHead(const KdaHeadArgs<Act>& args) {
 
     std::int64_t c = 0;
     for (; c + kKdaVectors * kLanes <= padded; c += kKdaVectors * kLanes) {
-      UpdateState<kKdaVectors>(args.state + c, args.state_stride, dim, alpha, k, q, v + c, beta,
-                               o + c);
+      UpdateState<kKdaVectors>(before + c, after + c, args.state_stride, dim, alpha, k, q, v + c,
+                               beta, o + c);
     }
     for (; c < padded; c += kLanes) {
-      UpdateState<1>(args.state + c, args.state_stride, dim, alpha, k, q, v + c, beta, o + c);
+      UpdateState<1>(before + c, after + c, args.state_stride, dim, alpha, k, q, v + c, beta,
+                     o + c);
     }
+    before = after;
 
     Vec squares = Zero();
     for (std::int64_t d = 0; d < padded; d += kLanes) {
@@ -146,9 +156,17 @@ void KdaHead(const KdaHeadArgs<Act>& args) {
       StoreUpTo(normed * SigmoidOf(LoadUpTo(gate + d, n)), out + d, n);
     });
   }
-  UpdateHistory(args, q_stream);
-  UpdateHistory(args, k_stream);
-  UpdateHistory(args, v_stream);
+  // Drafts first: they too may read the histories from before the run.
+  for (std::int64_t i = 0; i < args.num_drafts; ++i) {
+    Act* history = args.draft_histories[i];
+    const std::int64_t rows = first_draft + i + 1;
+    WriteHistory(args, q_stream, rows, history);
+    WriteHistory(args, k_stream, rows, history + (args.k_history - args.q_history));
+    WriteHistory(args, v_stream, rows, history + (args.v_history - args.q_history));
+  }
+  WriteHistory(args, q_stream, first_draft, args.q_history);
+  WriteHistory(args, k_stream, first_draft, args.k_history);
+  WriteHistory(args, v_stream, first_draft, args.v_history);
 }
 
 }  // namespace megalith::kernels::MEGALITH_PATH

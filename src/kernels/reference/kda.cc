@@ -34,18 +34,28 @@ void Convolve(const KdaHeadArgs<Act>& args, const Act* rows, std::int64_t stride
   }
 }
 
-/// The last conv_kernel - 1 inputs become the history. Ascending age: an entry is read before the
-/// loop overwrites it.
+/// target = the last conv_kernel - 1 inputs once num_rows rows have passed; may be `history`
+/// itself. Ascending age: an entry is read before the loop overwrites it.
 template <typename Act>
-void UpdateHistory(const KdaHeadArgs<Act>& args, const Act* rows, std::int64_t stride,
-                   Act* history) {
+void WriteHistory(const KdaHeadArgs<Act>& args, const Act* rows, std::int64_t stride,
+                  const Act* history, std::int64_t num_rows, Act* target) {
   for (std::int64_t age = 0; age < args.conv_kernel - 1; ++age) {
-    const std::int64_t row = args.rows - (args.conv_kernel - 1) + age;
+    const std::int64_t row = num_rows - (args.conv_kernel - 1) + age;
     for (std::int64_t d = 0; d < args.head_dim; ++d) {
-      history[age * args.history_stride + d] =
+      target[age * args.history_stride + d] =
           RoundTo<Act>(ConvolutionInput(args, rows, stride, history, row, d));
     }
   }
+}
+
+/// The three histories once num_rows rows have passed, from q_target on.
+template <typename Act>
+void WriteHistories(const KdaHeadArgs<Act>& args, std::int64_t num_rows, Act* q_target) {
+  Act* k_target = q_target + (args.k_history - args.q_history);
+  Act* v_target = q_target + (args.v_history - args.q_history);
+  WriteHistory(args, args.q, args.q_stride, args.q_history, num_rows, q_target);
+  WriteHistory(args, args.k, args.k_stride, args.k_history, num_rows, k_target);
+  WriteHistory(args, args.v, args.v_stride, args.v_history, num_rows, v_target);
 }
 
 /// x = x * rsqrt(sum(x^2) + 1e-6): a sum, not a mean.
@@ -70,7 +80,14 @@ void KdaHead(const KdaHeadArgs<Act>& args) {
   const float q_scale = 1.0f / std::sqrt(static_cast<float>(dim));
   if (args.zero_state) std::fill_n(args.state, dim * args.state_stride, 0.0f);
 
+  const std::int64_t first_draft = args.rows - args.num_drafts;
+  float* state = args.state;
   for (std::int64_t r = 0; r < args.rows; ++r) {
+    if (r >= first_draft) {
+      float* draft = args.draft_states[r - first_draft];
+      std::copy_n(state, dim * args.state_stride, draft);
+      state = draft;
+    }
     Convolve(args, args.q, args.q_stride, args.q_history, args.q_taps, r, q);
     Convolve(args, args.k, args.k_stride, args.k_history, args.k_taps, r, k);
     Convolve(args, args.v, args.v_stride, args.v_history, args.v_taps, r, v);
@@ -89,14 +106,14 @@ void KdaHead(const KdaHeadArgs<Act>& args) {
     for (std::int64_t c = 0; c < dim; ++c) {
       float predicted = 0.0f;
       for (std::int64_t d = 0; d < dim; ++d) {
-        float& s = args.state[d * args.state_stride + c];
+        float& s = state[d * args.state_stride + c];
         s = s * alpha[d];
         predicted = predicted + k[d] * s;
       }
       const float delta = beta * (v[c] - predicted);
       float sum = 0.0f;
       for (std::int64_t d = 0; d < dim; ++d) {
-        float& s = args.state[d * args.state_stride + c];
+        float& s = state[d * args.state_stride + c];
         s = s + k[d] * delta;
         sum = sum + q[d] * s;
       }
@@ -111,9 +128,11 @@ void KdaHead(const KdaHeadArgs<Act>& args) {
       args.out[r * args.out_stride + d] = RoundTo<Act>(normed * gate);
     }
   }
-  UpdateHistory(args, args.q, args.q_stride, args.q_history);
-  UpdateHistory(args, args.k, args.k_stride, args.k_history);
-  UpdateHistory(args, args.v, args.v_stride, args.v_history);
+  // Drafts first: they too may read the histories from before the run.
+  for (std::int64_t i = 0; i < args.num_drafts; ++i) {
+    WriteHistories(args, first_draft + i + 1, args.draft_histories[i]);
+  }
+  WriteHistories(args, first_draft, args.q_history);
 }
 
 template void KdaHead<Bf16>(const KdaHeadArgs<Bf16>&);
