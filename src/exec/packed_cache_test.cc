@@ -180,6 +180,23 @@ TEST(PackedCache, KeyFollowsEveryShardsTimeAndHeader) {
   EXPECT_EQ(key(), first);
 }
 
+TEST(PackedCache, KeyFollowsTheDraftersFile) {
+  const tools::TempDir drafter;
+  drafter.CopyFrom(std::string(MEGALITH_TEST_DATA) + "/golden/k3-tiny-dspark");
+  const ExecutorSpec spec = Spec(1, "k3-tiny");
+  const WeightLayout layout = *MakeWeightLayout(*ProgramOf(spec));
+  const auto key = [&](const std::string& drafter_directory) {
+    const auto checkpoint = weights::Checkpoint::Open(spec.directory, drafter_directory);
+    return MakePackedCacheKey(*checkpoint, layout).value();
+  };
+  const PackedCacheKey first = key(drafter.path());
+  EXPECT_EQ(key(drafter.path()), first);
+  EXPECT_NE(key(""), first);
+  const std::string file = drafter.File("model.safetensors");
+  fs::last_write_time(file, fs::last_write_time(file) + std::chrono::nanoseconds(1000));
+  EXPECT_NE(key(drafter.path()), first);
+}
+
 TEST(PackedCache, DamageAnywhereIsSeenReportedAndRepaired) {
   const tools::TempDir temp;
   const auto packed = Load(temp.path());

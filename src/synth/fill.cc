@@ -89,6 +89,8 @@ double MatrixGain(const model::Model& model, const model::TensorRule& rule) {
       return kLogitSpread;
     case model::Part::kEmbedding:
     case model::Part::kNorms:
+    case model::Part::kAttention:
+    case model::Part::kFusion:
       return 1.0;
   }
   return 1.0;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "weights/family_names.h"
@@ -46,10 +48,17 @@ class Listing {
   std::vector<std::string> lines_;
 };
 
+/// Why a tensor that no rule asks for contradicts the config, or nothing: nobody knows the name.
+using WhyUnused = std::function<std::optional<std::string>(std::string_view name)>;
+
 class CensusTaker {
  public:
-  CensusTaker(const ShardSet& shards, const NamePrefix& prefix)
-      : shards_(shards), prefix_(prefix), found_(shards.num_tensors(), false) {}
+  CensusTaker(const ShardSet& shards, const NamePrefix& prefix, std::size_t folder)
+      : shards_(shards),
+        prefix_(prefix),
+        is_drafter_(folder == kDrafterFolder),
+        range_(shards.FolderTensors(folder)),
+        found_(range_.second - range_.first, false) {}
 
   void Visit(const TensorRule& rule, std::string_view name) {
     note_.clear();
@@ -66,29 +75,28 @@ class CensusTaker {
   }
 
   /// A head beside tied embeddings: the released code uses the embedding and so does this one.
-  void VisitTiedHead(const model::Model& model) {
+  void VisitTiedHead(std::int64_t vocab_size, std::int64_t hidden_size) {
     const auto id = Take("lm_head", ".weight");
     if (!id) return;
     TensorRule rule;
     rule.kind = TensorKind::kMatrix;
-    rule.shape = {model.vocab_size, model.hidden_size};
+    rule.shape = {vocab_size, hidden_size};
     Check(*id, rule, shards_.At(*id).shape, DType::kBf16);
-    census_.warnings.push_back(
-        fmt::format("{}: not used, tie_word_embeddings is true: the embedding is the head",
-                    shards_.At(*id).name));
+    census_.warnings.push_back(fmt::format(
+        "{}: not used, tie_word_embeddings is true: the embedding is the head", StoredName(*id)));
   }
 
-  Result<Census> Finish(const FamilyNames& family, std::string_view directory);
+  Result<Census> Finish(const WhyUnused& why_unused, std::string_view directory);
 
  private:
   std::optional<std::size_t> Take(std::string_view name, std::string_view ending) {
     FullName(prefix_, name, &stored_name_);
     stored_name_ += ending;
     const auto id = shards_.Find(stored_name_);
-    if (!id) return std::nullopt;
-    found_[*id] = true;
+    if (!id || *id < range_.first || *id >= range_.second) return std::nullopt;
+    found_[*id - range_.first] = true;
     if (!shards_.IsIndexed(*id)) {
-      note_ = fmt::format(" ({} lies in {}, but the index does not list it)", stored_name_,
+      note_ = fmt::format(" ({} lies in {}, but the index does not list it)", StoredName(*id),
                           ShardName(*id));
       return std::nullopt;
     }
@@ -102,6 +110,11 @@ class CensusTaker {
     if (weight && (packed || scale)) {
       wrong_.Add(fmt::format("{} is stored both as .weight and as {}", StoredStem(name),
                              packed ? ".weight_packed" : ".weight_scale"));
+      return;
+    }
+    if (is_drafter_ && (packed || scale)) {
+      wrong_.Add(fmt::format("{}: a drafter's matrices must be BF16 (.weight)",
+                             StoredName(packed ? *packed : *scale)));
       return;
     }
     if (weight) {
@@ -121,7 +134,7 @@ class CensusTaker {
     const std::int64_t rows = rule.shape[0];
     const std::int64_t columns = rule.shape[1];
     if (columns % kMxfp4Group != 0) {
-      wrong_.Add(fmt::format("{}: {} columns are not a multiple of {}", shards_.At(*packed).name,
+      wrong_.Add(fmt::format("{}: {} columns are not a multiple of {}", StoredName(*packed),
                              columns, kMxfp4Group));
       return;
     }
@@ -149,7 +162,7 @@ class CensusTaker {
         std::equal(shape.begin(), shape.end(), view.shape.begin(), view.shape.end())) {
       return;
     }
-    wrong_.Add(fmt::format("{} in {}: {} {} expected, {} {} found", view.name, ShardName(id),
+    wrong_.Add(fmt::format("{} in {}: {} {} expected, {} {} found", StoredName(id), ShardName(id),
                            DTypeName(dtype), ShapeText(shape), DTypeName(view.dtype),
                            ShapeText(view.shape)));
   }
@@ -164,7 +177,13 @@ class CensusTaker {
     part.num_parameters += scale ? 2 * elements : elements;
   }
 
+  /// As the file spells it: a drafter's prefix is the set's.
+  std::string_view StoredName(std::size_t id) const {
+    const std::string_view name = shards_.At(id).name;
+    return is_drafter_ ? name.substr(prefix_.body.size()) : name;
+  }
   std::string StoredStem(std::string_view name) const {
+    if (is_drafter_) return std::string(name);
     std::string stem;
     FullName(prefix_, name, &stem);
     return stem;
@@ -180,14 +199,16 @@ class CensusTaker {
     return rest.starts_with(kHeadStem) ? rest : stored;
   }
   /// The tensors that no rule asked for: skipped, contradicting the config, or unknown.
-  void SortUnneeded(const FamilyNames& family);
+  void SortUnneeded(const WhyUnused& why_unused);
   std::string_view ShardName(std::size_t id) const {
     return shards_.ShardName(shards_.At(id).shard);
   }
 
   const ShardSet& shards_;
   NamePrefix prefix_;
-  std::vector<bool> found_;
+  bool is_drafter_;
+  std::pair<std::size_t, std::size_t> range_;  // of tensors: the folder's
+  std::vector<bool> found_;                    // from range_.first on
   std::string stored_name_;
   std::string note_;  // why a tensor that is there counts as absent
   Census census_;
@@ -202,9 +223,9 @@ bool IsSkipped(std::string_view name) {
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-void CensusTaker::SortUnneeded(const FamilyNames& family) {
-  for (std::size_t id = 0; id < found_.size(); ++id) {
-    if (found_[id]) continue;
+void CensusTaker::SortUnneeded(const WhyUnused& why_unused) {
+  for (std::size_t id = range_.first; id < range_.second; ++id) {
+    if (found_[id - range_.first]) continue;
     const TensorView view = shards_.At(id);
     if (IsSkipped(view.name)) {
       ++census_.num_skipped;
@@ -213,18 +234,18 @@ void CensusTaker::SortUnneeded(const FamilyNames& family) {
     }
     // What the index does not list is no part of the model, whatever its name.
     const std::string_view name = WithoutPrefix(view.name);
-    const auto reason = shards_.IsIndexed(id) ? family.WhyUnused(name) : std::nullopt;
+    const auto reason = shards_.IsIndexed(id) ? why_unused(name) : std::nullopt;
     if (reason) {
-      unused_.Add(fmt::format("{} in {} ({})", Quote(view.name), ShardName(id), *reason));
+      unused_.Add(fmt::format("{} in {} ({})", Quote(StoredName(id)), ShardName(id), *reason));
     } else {
       unknown_.Add(
-          fmt::format("{} in {}: unknown tensor, ignored", Quote(view.name), ShardName(id)));
+          fmt::format("{} in {}: unknown tensor, ignored", Quote(StoredName(id)), ShardName(id)));
     }
   }
 }
 
-Result<Census> CensusTaker::Finish(const FamilyNames& family, std::string_view directory) {
-  SortUnneeded(family);
+Result<Census> CensusTaker::Finish(const WhyUnused& why_unused, std::string_view directory) {
+  SortUnneeded(why_unused);
   std::string problems;
   const auto add = [&](const Listing& listing, std::string_view what) {
     if (listing.count() == 0) return;
@@ -251,7 +272,8 @@ Result<Census> CensusTaker::Finish(const FamilyNames& family, std::string_view d
 Result<NamePrefix> DetectPrefix(const ShardSet& shards, std::string_view directory) {
   std::optional<std::size_t> nested;
   std::optional<std::size_t> bare;
-  for (std::size_t id = 0; id < shards.num_tensors(); ++id) {
+  const auto [first, last] = shards.FolderTensors(kModelFolder);
+  for (std::size_t id = first; id < last; ++id) {
     const std::string_view name = shards.At(id).name;
     if (name.starts_with(kNested.head)) {
       if (!nested) nested = id;
@@ -283,11 +305,22 @@ void FullName(const NamePrefix& prefix, std::string_view name, std::string* out)
 Result<Census> TakeCensus(const ShardSet& shards, const NamePrefix& prefix,
                           const model::Model& model, const model::TensorRules& rules,
                           std::string_view directory) {
-  CensusTaker taker(shards, prefix);
+  CensusTaker taker(shards, prefix, kModelFolder);
   model::ForEachTensor(rules, [&](const TensorRule& rule, std::int64_t, std::int64_t,
                                   std::string_view name) { taker.Visit(rule, name); });
-  if (model.tie_word_embeddings) taker.VisitTiedHead(model);
-  return taker.Finish(FamilyNames(model), directory);
+  if (model.tie_word_embeddings) taker.VisitTiedHead(model.vocab_size, model.hidden_size);
+  const FamilyNames family(model);
+  return taker.Finish([&](std::string_view name) { return family.WhyUnused(name); }, directory);
+}
+
+Result<Census> TakeDrafterCensus(const ShardSet& shards, const model::Drafter& drafter,
+                                 const model::TensorRules& rules, std::string_view directory) {
+  CensusTaker taker(shards, kDrafterPrefix, kDrafterFolder);
+  model::ForEachTensor(rules, [&](const TensorRule& rule, std::int64_t, std::int64_t,
+                                  std::string_view name) { taker.Visit(rule, name); });
+  if (drafter.tie_word_embeddings) taker.VisitTiedHead(drafter.vocab_size, drafter.hidden_size);
+  const DrafterNames family(drafter);
+  return taker.Finish([&](std::string_view name) { return family.WhyUnused(name); }, directory);
 }
 
 }  // namespace megalith::weights

@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "model/config.h"
+#include "model/drafter_tensors.h"
+#include "model/dspark.h"
 #include "weights/census.h"
 #include "weights/quote.h"
 
@@ -26,14 +28,43 @@ struct Checkpoint::State {
   std::optional<ShardSet> shards;
   NamePrefix prefix;
   Census census;
+  std::string drafter_directory;
+  std::optional<model::Drafter> drafter;
+  model::TensorRules drafter_rules;
+  Census drafter_census;
 
+  Status OpenDrafter();
   std::optional<TensorView> Lookup(std::string_view name) const;
 };
 
+/// The shards are open.
+Status Checkpoint::State::OpenDrafter() {
+  MEGALITH_ASSIGN_OR_RETURN(model::DrafterConfig config,
+                            model::ReadDrafterConfig(drafter_directory, model));
+  drafter = std::move(config.drafter);
+  drafter_rules = model::MakeDrafterTensorRules(*drafter);
+  MEGALITH_ASSIGN_OR_RETURN(drafter_census,
+                            TakeDrafterCensus(*shards, *drafter, drafter_rules, drafter_directory));
+  auto& warnings = census.warnings;
+  warnings.insert(warnings.end(), config.warnings.begin(), config.warnings.end());
+  for (std::string& warning : drafter_census.warnings) {
+    warning = fmt::format("{}: {}", drafter_directory, warning);
+    warnings.push_back(warning);
+  }
+  return {};
+}
+
 std::optional<TensorView> Checkpoint::State::Lookup(std::string_view name) const {
-  if (model.tie_word_embeddings && name == "lm_head.weight") name = "embed_tokens.weight";
   std::string stored;
-  FullName(prefix, name, &stored);
+  if (name.starts_with(kDrafterPrefix.body) && drafter) {
+    if (drafter->tie_word_embeddings && name == "draft.lm_head.weight") {
+      name = "draft.embed_tokens.weight";
+    }
+    stored = name;
+  } else {
+    if (model.tie_word_embeddings && name == "lm_head.weight") name = "embed_tokens.weight";
+    FullName(prefix, name, &stored);
+  }
   const auto id = shards->Find(stored);
   if (!id || !shards->IsIndexed(*id)) return std::nullopt;
   return shards->At(*id);
@@ -44,13 +75,19 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
-Result<Checkpoint> Checkpoint::Open(const std::string& directory) {
+Result<Checkpoint> Checkpoint::Open(const std::string& directory,
+                                    const std::string& drafter_directory) {
   auto state = std::make_unique<State>();
   state->directory = directory;
+  state->drafter_directory = drafter_directory;
   MEGALITH_ASSIGN_OR_RETURN(model::Config config, model::ReadConfig(directory));
   state->model = std::move(config.model);
   state->rules = model::MakeTensorRules(state->model);
-  MEGALITH_ASSIGN_OR_RETURN(state->shards, ShardSet::Open(directory));
+  std::vector<ShardFolder> folders = {{directory, {}}};
+  if (!drafter_directory.empty()) {
+    folders.push_back({drafter_directory, std::string(kDrafterPrefix.body)});
+  }
+  MEGALITH_ASSIGN_OR_RETURN(state->shards, ShardSet::Open(folders));
   MEGALITH_ASSIGN_OR_RETURN(state->prefix, DetectPrefix(*state->shards, directory));
   MEGALITH_ASSIGN_OR_RETURN(state->census, TakeCensus(*state->shards, state->prefix, state->model,
                                                       state->rules, directory));
@@ -58,6 +95,7 @@ Result<Checkpoint> Checkpoint::Open(const std::string& directory) {
   const auto& shard_warnings = state->shards->warnings();
   warnings.insert(warnings.begin(), shard_warnings.begin(), shard_warnings.end());
   warnings.insert(warnings.begin(), config.warnings.begin(), config.warnings.end());
+  if (!drafter_directory.empty()) MEGALITH_RETURN_IF_ERROR(state->OpenDrafter());
   return Checkpoint(std::move(state));
 }
 
@@ -66,6 +104,12 @@ const model::Model& Checkpoint::model() const { return state_->model; }
 const model::TensorRules& Checkpoint::rules() const { return state_->rules; }
 const ShardSet& Checkpoint::shards() const { return *state_->shards; }
 const Census& Checkpoint::census() const { return state_->census; }
+const model::Drafter* Checkpoint::drafter() const {
+  return state_->drafter ? &*state_->drafter : nullptr;
+}
+const model::TensorRules& Checkpoint::drafter_rules() const { return state_->drafter_rules; }
+const Census& Checkpoint::drafter_census() const { return state_->drafter_census; }
+const std::string& Checkpoint::drafter_directory() const { return state_->drafter_directory; }
 std::string_view Checkpoint::prefix() const { return state_->prefix.body; }
 
 Result<TensorView> Checkpoint::Find(std::string_view name) const {

@@ -1,7 +1,7 @@
 #pragma once
 
 // A model directory: config.json plus shards, with every tensor the model needs present in the
-// right shape and dtype. Opening reads headers only.
+// right shape and dtype, and on demand a drafter's directory beside it. Opening reads headers only.
 
 #include <array>
 #include <cstddef>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/drafter.h"
 #include "model/model.h"
 #include "model/tensors.h"
 #include "weights/shard_set.h"
@@ -40,8 +41,10 @@ struct Census {
   std::uint64_t num_bf16_matrices = 0;
   std::uint64_t num_skipped = 0;  ///< under a known prefix that a text model does not use
   std::uint64_t skipped_bytes = 0;
-  std::uint64_t num_unknown = 0;      ///< under no known name
-  std::vector<std::string> warnings;  ///< unknown tensors and config keys, one line each, capped
+  std::uint64_t num_unknown = 0;  ///< under no known name
+  /// Unknown tensors and config keys, one line each, capped. The model's census has the drafter's,
+  /// too, with its directory.
+  std::vector<std::string> warnings;
 };
 
 /// Const after Open: every member may be called from any number of threads at once.
@@ -51,7 +54,11 @@ class Checkpoint {
   /// or dtype, stored both as `.weight` and packed, or under mixed prefixes, or tensors of the
   /// family that this config does not use: config and tensors contradict each other. The message
   /// gives counts and the first tensors, each with its shard.
-  static Result<Checkpoint> Open(const std::string& directory);
+  /// With a `drafter_directory` also a drafter for this model, checked as strictly, with errors
+  /// that name its directory; also those of model::ReadDrafterConfig. Its tensors get `draft.` put
+  /// before their names; packing, reading and releasing know no difference.
+  static Result<Checkpoint> Open(const std::string& directory,
+                                 const std::string& drafter_directory = {});
 
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
@@ -62,16 +69,22 @@ class Checkpoint {
   const model::TensorRules& rules() const;
   const ShardSet& shards() const;
   const Census& census() const;
-  /// What precedes `layers.` in this file: "language_model.model." or "model.".
+  /// The drafter, its rules (names without `draft.`) and census; null, empty without one.
+  const model::Drafter* drafter() const;
+  const model::TensorRules& drafter_rules() const;
+  const Census& drafter_census() const;
+  const std::string& drafter_directory() const;
+  /// What precedes `layers.` in the model's files: "language_model.model." or "model.".
   std::string_view prefix() const;
 
   /// A tensor by its name without prefix: `layers.3.self_attn.A_log`, `norm.weight`,
-  /// `lm_head.weight`. With tied embeddings `lm_head.weight` is `embed_tokens.weight`.
-  /// kBadTensor when the file has none.
+  /// `lm_head.weight`. With tied embeddings `lm_head.weight` is `embed_tokens.weight`. The
+  /// drafter's are `draft.fc.weight`, `draft.layers.0.self_attn.q_norm.weight`,
+  /// `draft.lm_head.weight`. kBadTensor when the file has none.
   Result<TensorView> Find(std::string_view name) const;
 
   /// A matrix by its name without prefix and without `.weight`:
-  /// `layers.3.block_sparse_moe.experts.7.w1`, `lm_head`, `embed_tokens`.
+  /// `layers.3.block_sparse_moe.experts.7.w1`, `lm_head`, `embed_tokens`, `draft.fc`.
   Result<MatrixView> FindMatrix(std::string_view name) const;
 
   /// See ShardSet.

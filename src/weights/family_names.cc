@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "model/drafter_tensors.h"
 #include "model/tensors.h"
 
 namespace megalith::weights {
@@ -72,19 +73,24 @@ std::string Setting(const model::Model& model, const model::Layer& layer, std::s
                      layer.mixer == Mixer::kKda ? "KDA" : "MLA");
 }
 
-}  // namespace
-
-FamilyNames::FamilyNames(const model::Model& model) : model_(model) {
-  for (const model::TensorRule& rule : model::FamilyTensorRules(model)) {
+NameTemplates MakeTemplates(const std::vector<model::TensorRule>& rules) {
+  NameTemplates templates;
+  for (const model::TensorRule& rule : rules) {
     if (rule.kind != model::TensorKind::kMatrix) {
-      templates_.emplace(rule.name, rule.name);
+      templates.emplace(rule.name, rule.name);
       continue;
     }
     for (const char* ending : {".weight", ".weight_packed", ".weight_scale"}) {
-      templates_.emplace(rule.name + ending, rule.name);
+      templates.emplace(rule.name + ending, rule.name);
     }
   }
+  return templates;
 }
+
+}  // namespace
+
+FamilyNames::FamilyNames(const model::Model& model)
+    : model_(model), templates_(MakeTemplates(model::FamilyTensorRules(model))) {}
 
 std::optional<std::string> FamilyNames::WhyUnused(std::string_view name) const {
   std::int64_t layer = -1;
@@ -107,6 +113,28 @@ std::optional<std::string> FamilyNames::WhyUnused(std::string_view name) const {
     return fmt::format("num_experts is {}", model_.moe.num_experts);
   }
   return Setting(model_, kinds, found->second);
+}
+
+DrafterNames::DrafterNames(const model::Drafter& drafter)
+    : drafter_(drafter), templates_(MakeTemplates(model::DrafterFamilyTensorRules())) {}
+
+std::optional<std::string> DrafterNames::WhyUnused(std::string_view name) const {
+  std::int64_t layer = -1;
+  const auto found = templates_.find(name.starts_with("layers.")
+                                         ? ReplaceNumber(name, "layers.", "{layer}", &layer)
+                                         : std::string(name));
+  if (found == templates_.end()) return std::nullopt;
+  const std::string_view rule = found->second;
+  if (layer >= static_cast<std::int64_t>(drafter_.layers.size())) {
+    return fmt::format("num_hidden_layers is {}", drafter_.layers.size());
+  }
+  if (layer >= 0) return "attention_bias is false";
+  if (rule.starts_with("markov_head.")) {
+    return drafter_.markov_rank == 0 ? "markov_rank is 0" : "markov_head_type is vanilla";
+  }
+  if (rule.starts_with("confidence_head.")) return "enable_confidence_head is false";
+  if (rule == "d2t" || rule == "t2d") return "the vocabulary is the target's";
+  return "tie_word_embeddings is true";
 }
 
 }  // namespace megalith::weights

@@ -7,9 +7,13 @@
 #include <string>
 #include <string_view>
 
+#include "model/drafter.h"
 #include "model/model.h"
 
 namespace megalith::weights {
+
+/// Full names with placeholders, as rules and their endings make them, to the rules' names.
+using NameTemplates = std::map<std::string, std::string, std::less<>>;
 
 /// Tells a tensor that contradicts the config (of the family, but not of this model) from one that
 /// nobody knows.
@@ -24,7 +28,20 @@ class FamilyNames {
 
  private:
   const model::Model& model_;
-  std::map<std::string, std::string, std::less<>> templates_;  ///< full name -> rule name
+  NameTemplates templates_;
+};
+
+/// The same for drafters.
+class DrafterNames {
+ public:
+  explicit DrafterNames(const model::Drafter& drafter);
+
+  /// `name` is as in the file: `markov_head.markov_w1.weight`.
+  std::optional<std::string> WhyUnused(std::string_view name) const;
+
+ private:
+  const model::Drafter& drafter_;
+  NameTemplates templates_;
 };
 
 }  // namespace megalith::weights

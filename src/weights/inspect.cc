@@ -37,9 +37,9 @@ std::vector<LayerGroup> GroupLayers(const model::Model& model) {
   return groups;
 }
 
-std::array<PartReport, model::kNumParts> PartReports(
+std::array<PartReport, model::kNumModelParts> PartReports(
     const model::Model& model, const std::array<model::StoredSize, model::kNumParts>& sizes) {
-  std::array<PartReport, model::kNumParts> parts;
+  std::array<PartReport, model::kNumModelParts> parts;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     PartReport& report = parts[i];
     report.part = static_cast<model::Part>(i);
@@ -135,8 +135,8 @@ bool HasShardFiles(const std::string& directory) {
 }  // namespace
 
 model::StoredSize InspectReport::stored() const {
-  std::array<model::StoredSize, model::kNumParts> sizes;
-  for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = parts[i].stored;
+  std::array<model::StoredSize, model::kNumParts> sizes = {};
+  for (std::size_t i = 0; i < parts.size(); ++i) sizes[i] = parts[i].stored;
   return model::Total(sizes);
 }
 

@@ -68,7 +68,7 @@ struct InspectReport {
   model::Model model;
   std::vector<LayerGroup> layer_groups;
   std::uint64_t num_expected = 0;  ///< tensors
-  std::array<PartReport, model::kNumParts> parts = {};
+  std::array<PartReport, model::kNumModelParts> parts = {};
   StateReport state;
   MemoryPlan plan;
   std::optional<FilesReport> files;  ///< empty: from the config alone

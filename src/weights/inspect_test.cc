@@ -204,7 +204,7 @@ TEST(Inspect, TextAndJsonShowTheSameNumbers) {
   const json root = json::parse(ToJson(*report));
   EXPECT_EQ(root["total"]["bytes_per_token"], report->bytes_per_token());
   EXPECT_EQ(root["total"]["tensors"], report->num_expected);
-  EXPECT_EQ(root["parts"].size(), static_cast<std::size_t>(model::kNumParts));
+  EXPECT_EQ(root["parts"].size(), static_cast<std::size_t>(model::kNumModelParts));
   EXPECT_EQ(root["files"]["tensors_skipped"], 2);
   EXPECT_EQ(root["memory_plan"]["context_tokens"], 4096);
   EXPECT_EQ(root["architecture"]["moe"]["num_experts"], 16);

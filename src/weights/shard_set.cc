@@ -32,8 +32,10 @@ constexpr std::size_t kMaxListed = 8;
 
 struct Shard {
   std::string name;
+  std::string path;
   std::optional<RandomAccessFile> file;
   TensorHeader header;
+  std::vector<std::string> prefixed_names;  ///< empty: the folder has no prefix
   std::size_t first_tensor = 0;
   // The map is made by the first thread that asks; after that both members are constant.
   std::once_flag map_once;
@@ -41,6 +43,10 @@ struct Shard {
   std::optional<MappedFile> map;
   std::atomic<bool> is_mapped{
       false};  ///< release after `map` is set: it may be used without the flag
+
+  std::string_view NameOf(std::size_t tensor) const {
+    return prefixed_names.empty() ? header.At(tensor).name : prefixed_names[tensor];
+  }
 };
 
 /// Open addressing over tensor indices: 8 bytes a tensor, names stay where they are.
@@ -101,19 +107,23 @@ std::string ListShardFiles(const std::string& directory) {
   return text;
 }
 
-Status OpenShard(const std::string& directory, Shard* shard) {
-  MEGALITH_ASSIGN_OR_RETURN(shard->file, RandomAccessFile::Open(JoinPath(directory, shard->name)));
+Status OpenShard(const std::string& name_prefix, Shard* shard) {
+  MEGALITH_ASSIGN_OR_RETURN(shard->file, RandomAccessFile::Open(shard->path));
   MEGALITH_ASSIGN_OR_RETURN(shard->header, TensorHeader::Read(*shard->file));
+  if (name_prefix.empty()) return {};
+  for (std::size_t i = 0; i < shard->header.num_tensors(); ++i) {
+    shard->prefixed_names.push_back(name_prefix + std::string(shard->header.At(i).name));
+  }
   return {};
 }
 
 /// All headers, by two threads; every bad shard is named, not only the first.
-Status OpenShards(const std::string& directory, std::span<const std::unique_ptr<Shard>> shards) {
+Status OpenShards(const std::string& name_prefix, std::span<const std::unique_ptr<Shard>> shards) {
   std::vector<Status> results(shards.size());
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
     for (std::size_t i = next.fetch_add(1); i < shards.size(); i = next.fetch_add(1)) {
-      results[i] = OpenShard(directory, shards[i].get());
+      results[i] = OpenShard(name_prefix, shards[i].get());
     }
   };
   std::thread helper;
@@ -147,13 +157,21 @@ Status OpenShards(const std::string& directory, std::span<const std::unique_ptr<
 
 }  // namespace
 
+/// The shards and tensors of one folder are consecutive.
 struct ShardSet::State {
-  std::string directory;
+  struct Folder {
+    std::string directory;
+    std::string name_prefix;
+    std::size_t first_shard = 0;
+    std::size_t first_tensor = 0;
+    std::optional<ShardIndex> index;  // until it is applied
+  };
+
+  std::vector<Folder> folders;
   std::vector<std::unique_ptr<Shard>> shards;
-  std::vector<std::string> paths;
   std::size_t num_tensors = 0;
   std::optional<NameTable> table;
-  std::vector<bool> indexed;  // empty: no index file, all are
+  std::vector<bool> unlisted;  // empty: no folder has an index file
   std::vector<std::string> warnings;
 
   std::size_t ShardOf(std::size_t index) const {
@@ -164,21 +182,62 @@ struct ShardSet::State {
   }
   std::string_view NameOf(std::size_t index) const {
     const Shard& shard = *shards[ShardOf(index)];
-    return shard.header.At(index - shard.first_tensor).name;
+    return shard.NameOf(index - shard.first_tensor);
+  }
+  std::size_t FirstShardBehind(std::size_t folder) const {
+    return folder + 1 < folders.size() ? folders[folder + 1].first_shard : shards.size();
+  }
+  std::size_t FirstTensorBehind(std::size_t folder) const {
+    return folder + 1 < folders.size() ? folders[folder + 1].first_tensor : num_tensors;
   }
 
+  Status OpenFolder(const ShardFolder& folder);
   Status BuildTable();
-  Status ApplyIndex(const ShardIndex& index);
+  Status ApplyIndex(std::size_t folder);
   Result<const Shard*> CheckView(const TensorView& view) const;
 };
 
-Status ShardSet::State::BuildTable() {
-  for (const auto& shard : shards) {
-    shard->first_tensor = num_tensors;
-    num_tensors += shard->header.num_tensors();
+Status ShardSet::State::OpenFolder(const ShardFolder& folder) {
+  const std::string& directory = folder.directory;
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) {
+    return Fail(ErrorCode::kNotFound, "{}: a directory expected{}", directory,
+                error ? ": " + error.message() : std::string());
   }
+  Folder& added = folders.emplace_back();
+  added.directory = directory;
+  added.name_prefix = folder.name_prefix;
+  added.first_shard = shards.size();
+  added.first_tensor = num_tensors;
+  const std::string index_path = JoinPath(directory, kIndexName);
+  if (!IsAbsent(index_path)) {
+    MEGALITH_ASSIGN_OR_RETURN(std::string json, ReadTextFile(index_path, kMaxIndexBytes));
+    MEGALITH_ASSIGN_OR_RETURN(added.index, ParseShardIndex(std::move(json), index_path));
+    MEGALITH_RETURN_IF_ERROR(CheckShardsExist(directory, *added.index));
+  } else if (IsAbsent(JoinPath(directory, kSingleName))) {
+    return Fail(ErrorCode::kNotFound, "{}: neither {} nor {} found; {}", directory, kIndexName,
+                kSingleName, ListShardFiles(directory));
+  }
+  const std::vector<std::string> names =
+      added.index ? added.index->shard_names : std::vector<std::string>{std::string(kSingleName)};
+  for (const std::string& name : names) {
+    Shard& shard = *shards.emplace_back(std::make_unique<Shard>());
+    shard.name = name;
+    shard.path = JoinPath(directory, name);
+  }
+  MEGALITH_RETURN_IF_ERROR(
+      OpenShards(folder.name_prefix, std::span(shards).subspan(added.first_shard)));
+  for (std::size_t i = added.first_shard; i < shards.size(); ++i) {
+    shards[i]->first_tensor = num_tensors;
+    num_tensors += shards[i]->header.num_tensors();
+  }
+  return {};
+}
+
+Status ShardSet::State::BuildTable() {
   if (num_tensors >= NameTable::kEmpty) {
-    return Fail(ErrorCode::kUnsupported, "{}: {} tensors are too many", directory, num_tensors);
+    return Fail(ErrorCode::kUnsupported, "{}: {} tensors are too many", folders.front().directory,
+                num_tensors);
   }
   table.emplace(num_tensors);
   const auto name_of = [&](std::uint32_t index) { return NameOf(index); };
@@ -186,56 +245,74 @@ Status ShardSet::State::BuildTable() {
     const std::string_view name = NameOf(i);
     const std::uint32_t other = table->Insert(name, static_cast<std::uint32_t>(i), name_of);
     if (other != NameTable::kEmpty) {
-      return Fail(ErrorCode::kBadFile, "{}: tensor {} is in {} and in {}", directory, Quote(name),
-                  shards[ShardOf(other)]->name, shards[ShardOf(i)]->name);
+      return Fail(ErrorCode::kBadFile, "tensor {} is in {} and in {}", Quote(name),
+                  shards[ShardOf(other)]->path, shards[ShardOf(i)]->path);
     }
   }
   return {};
 }
 
-Status ShardSet::State::ApplyIndex(const ShardIndex& index) {
-  indexed.assign(num_tensors, false);
+Status ShardSet::State::ApplyIndex(std::size_t folder) {
+  const Folder& f = folders[folder];
+  const ShardIndex& index = *f.index;
+  const std::size_t first = f.first_tensor;
+  const std::size_t last = FirstTensorBehind(folder);
+  unlisted.resize(num_tensors, false);
+  std::fill(unlisted.begin() + static_cast<std::ptrdiff_t>(first),
+            unlisted.begin() + static_cast<std::ptrdiff_t>(last), true);
   std::size_t num_wrong = 0;
   std::string wrong;
   const auto name_of = [&](std::uint32_t id) { return NameOf(id); };
+  std::string prefixed;
   for (const auto& [name, shard] : index.weight_map) {
-    const std::uint32_t id = table->Find(name, name_of);
+    prefixed.assign(f.name_prefix).append(name);
+    const std::uint32_t id = table->Find(prefixed, name_of);
     std::string problem;
-    if (id == NameTable::kEmpty || ShardOf(id) != shard) {
-      problem = fmt::format("{} is not in {}", Quote(name), shards[shard]->name);
+    if (id == NameTable::kEmpty || ShardOf(id) != f.first_shard + shard) {
+      problem = fmt::format("{} is not in {}", Quote(name), index.shard_names[shard]);
       if (id != NameTable::kEmpty) problem += fmt::format(" but in {}", shards[ShardOf(id)]->name);
-    } else if (indexed[id]) {
+    } else if (!unlisted[id]) {
       problem = fmt::format("{} is listed twice", Quote(name));
     } else {
-      indexed[id] = true;
+      unlisted[id] = false;
       continue;
     }
     if (++num_wrong <= kMaxListed) wrong += (num_wrong == 1 ? "" : "; ") + problem;
   }
   if (num_wrong > 0) {
-    return Fail(ErrorCode::kBadFile, "{}: {} entries of {} are wrong: {}{}", directory, num_wrong,
+    return Fail(ErrorCode::kBadFile, "{}: {} entries of {} are wrong: {}{}", f.directory, num_wrong,
                 kIndexName, wrong, num_wrong > kMaxListed ? "; ..." : "");
   }
+  const std::string source =
+      folder == 0 ? std::string(kIndexName) : JoinPath(f.directory, kIndexName);
   std::uint64_t total_bytes = 0;
-  for (const auto& shard : shards) total_bytes += shard->header.tensor_bytes();
+  for (std::size_t i = f.first_shard; i < FirstShardBehind(folder); ++i) {
+    total_bytes += shards[i]->header.tensor_bytes();
+  }
   if (index.total_size && *index.total_size != total_bytes) {
     warnings.push_back(fmt::format("{}: metadata.total_size is {}, the shards hold {} bytes",
-                                   kIndexName, *index.total_size, total_bytes));
+                                   source, *index.total_size, total_bytes));
   }
-  const auto unlisted = static_cast<std::size_t>(std::count(indexed.begin(), indexed.end(), false));
-  if (unlisted > 0) {
-    const auto first = static_cast<std::size_t>(std::find(indexed.begin(), indexed.end(), false) -
-                                                indexed.begin());
+  std::size_t num_unlisted = 0;
+  std::size_t first_unlisted = last;
+  for (std::size_t id = last; id-- > first;) {
+    if (!unlisted[id]) continue;
+    ++num_unlisted;
+    first_unlisted = id;
+  }
+  if (num_unlisted > 0) {
     warnings.push_back(fmt::format("{}: {} tensors of the shards are not listed, first {} in {}",
-                                   kIndexName, unlisted, Quote(NameOf(first)),
-                                   shards[ShardOf(first)]->name));
+                                   source, num_unlisted,
+                                   Quote(NameOf(first_unlisted).substr(f.name_prefix.size())),
+                                   shards[ShardOf(first_unlisted)]->name));
   }
   return {};
 }
 
 Result<const Shard*> ShardSet::State::CheckView(const TensorView& view) const {
   if (view.shard >= shards.size()) {
-    return Fail(ErrorCode::kUsage, "{}: shard {} of {}", directory, view.shard, shards.size());
+    return Fail(ErrorCode::kUsage, "{}: shard {} of {}", folders.front().directory, view.shard,
+                shards.size());
   }
   const Shard& shard = *shards[view.shard];
   const std::uint64_t size = shard.file->size_bytes();
@@ -251,35 +328,24 @@ ShardSet::ShardSet(ShardSet&&) noexcept = default;
 ShardSet& ShardSet::operator=(ShardSet&&) noexcept = default;
 ShardSet::~ShardSet() = default;
 
-Result<ShardSet> ShardSet::Open(const std::string& directory) {
-  std::error_code error;
-  if (!fs::is_directory(directory, error)) {
-    return Fail(ErrorCode::kNotFound, "{}: a directory expected{}", directory,
-                error ? ": " + error.message() : std::string());
-  }
+Result<ShardSet> ShardSet::Open(std::span<const ShardFolder> folders) {
+  if (folders.empty()) return Fail(ErrorCode::kUsage, "a set of shards of no directory");
   auto state = std::make_unique<State>();
-  state->directory = directory;
-  std::optional<ShardIndex> index;
-  const std::string index_path = JoinPath(directory, kIndexName);
-  if (!IsAbsent(index_path)) {
-    MEGALITH_ASSIGN_OR_RETURN(std::string json, ReadTextFile(index_path, kMaxIndexBytes));
-    MEGALITH_ASSIGN_OR_RETURN(index, ParseShardIndex(std::move(json), index_path));
-    MEGALITH_RETURN_IF_ERROR(CheckShardsExist(directory, *index));
-  } else if (IsAbsent(JoinPath(directory, kSingleName))) {
-    return Fail(ErrorCode::kNotFound, "{}: neither {} nor {} found; {}", directory, kIndexName,
-                kSingleName, ListShardFiles(directory));
+  for (const ShardFolder& folder : folders) {
+    MEGALITH_RETURN_IF_ERROR(state->OpenFolder(folder));
   }
-  const std::vector<std::string> names =
-      index ? index->shard_names : std::vector<std::string>{std::string(kSingleName)};
-  for (const std::string& name : names) {
-    state->shards.push_back(std::make_unique<Shard>());
-    state->shards.back()->name = name;
-    state->paths.push_back(JoinPath(directory, name));
-  }
-  MEGALITH_RETURN_IF_ERROR(OpenShards(directory, state->shards));
   MEGALITH_RETURN_IF_ERROR(state->BuildTable());
-  if (index) MEGALITH_RETURN_IF_ERROR(state->ApplyIndex(*index));
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    if (!state->folders[i].index) continue;
+    MEGALITH_RETURN_IF_ERROR(state->ApplyIndex(i));
+    state->folders[i].index.reset();
+  }
   return ShardSet(std::move(state));
+}
+
+Result<ShardSet> ShardSet::Open(const std::string& directory) {
+  const ShardFolder folder{directory, {}};
+  return Open(std::span(&folder, 1));
 }
 
 std::size_t ShardSet::num_tensors() const { return state_->num_tensors; }
@@ -289,7 +355,7 @@ TensorView ShardSet::At(std::size_t index) const {
   const Shard& shard = *state_->shards[shard_index];
   const HeaderEntry entry = shard.header.At(index - shard.first_tensor);
   TensorView view;
-  view.name = entry.name;
+  view.name = shard.NameOf(index - shard.first_tensor);
   view.dtype = entry.dtype;
   view.shape = entry.shape;
   view.shard = static_cast<std::uint32_t>(shard_index);
@@ -306,12 +372,18 @@ std::optional<std::size_t> ShardSet::Find(std::string_view name) const {
 }
 
 bool ShardSet::IsIndexed(std::size_t index) const {
-  return state_->indexed.empty() || state_->indexed[index];
+  return state_->unlisted.empty() || !state_->unlisted[index];
+}
+
+std::pair<std::size_t, std::size_t> ShardSet::FolderTensors(std::size_t folder) const {
+  return {state_->folders[folder].first_tensor, state_->FirstTensorBehind(folder)};
 }
 
 const std::vector<std::string>& ShardSet::warnings() const { return state_->warnings; }
 std::size_t ShardSet::num_shards() const { return state_->shards.size(); }
-const std::string& ShardSet::ShardPath(std::size_t shard) const { return state_->paths[shard]; }
+const std::string& ShardSet::ShardPath(std::size_t shard) const {
+  return state_->shards[shard]->path;
+}
 std::string_view ShardSet::ShardName(std::size_t shard) const {
   return state_->shards[shard]->name;
 }

@@ -1,7 +1,8 @@
 #pragma once
 
 // The tensors of a directory: every shard that model.safetensors.index.json names, or the single
-// model.safetensors. Knows files and names, no model.
+// model.safetensors. Further directories can be added under a prefix. Knows files and names, no
+// model.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -17,9 +19,15 @@
 
 namespace megalith::weights {
 
+/// One directory of a ShardSet.
+struct ShardFolder {
+  std::string directory;
+  std::string name_prefix;  ///< put before every tensor's name; the files know nothing of it
+};
+
 /// Where a tensor lies. Cheap to copy; name and shape live as long as the ShardSet.
 struct TensorView {
-  std::string_view name;  ///< as stored, with the file's prefix
+  std::string_view name;  ///< the folder's name_prefix, then the name as stored
   DType dtype = DType::kBf16;
   std::span<const std::int64_t> shape;
   std::uint32_t shard = 0;
@@ -34,7 +42,9 @@ class ShardSet {
   /// kNotFound: neither file is there, or shards that the index names are missing (all are listed,
   /// with the gaps in their numbering). kBadFile: a shard whose header or size is wrong (see
   /// safetensors.h), a shard name that leaves the directory, an index entry whose tensor is not in
-  /// its shard, a tensor in two shards.
+  /// its shard, a tensor in two shards of any folder. kUsage: no folder.
+  static Result<ShardSet> Open(std::span<const ShardFolder> folders);
+  /// One folder, without a prefix.
   static Result<ShardSet> Open(const std::string& directory);
 
   ShardSet(ShardSet&&) noexcept;
@@ -44,15 +54,18 @@ class ShardSet {
   std::size_t num_tensors() const;
   /// `index` in [0, num_tensors()): by shard, then by position in the file.
   TensorView At(std::size_t index) const;
+  /// The tensors of a folder: [first, second).
+  std::pair<std::size_t, std::size_t> FolderTensors(std::size_t folder) const;
   /// Index of the tensor with exactly this name.
   std::optional<std::size_t> Find(std::string_view name) const;
   /// False for a tensor that lies in a shard although the index does not list it.
   bool IsIndexed(std::size_t index) const;
 
   /// What looks odd but does no harm: tensors that the index does not list, a wrong total_size.
+  /// Those of the second folder and later ones name the directory.
   const std::vector<std::string>& warnings() const;
 
-  std::size_t num_shards() const;
+  std::size_t num_shards() const;                         ///< of all folders, in their order
   const std::string& ShardPath(std::size_t shard) const;  ///< directory/file
   std::string_view ShardName(std::size_t shard) const;    ///< file name only
   std::uint64_t ShardBytes(std::size_t shard) const;      ///< size of the file

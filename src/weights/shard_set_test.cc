@@ -95,6 +95,70 @@ TEST_F(FourShards, EveryTensorIsFoundAndRead) {
   EXPECT_FALSE(shards->Find(""));
 }
 
+TEST_F(FourShards, SecondFolderIsFoundUnderItsPrefix) {
+  const tools::TempDir second;
+  second.Write("model.safetensors", ShardText({{"t1", 50}, {"t9", 60}}));
+  const std::vector<ShardFolder> folders = {{temp_.path(), ""}, {second.path(), "more."}};
+  const auto shards = ShardSet::Open(folders);
+  ASSERT_TRUE(shards) << shards.error().message;
+  EXPECT_EQ(shards->num_shards(), 5u);
+  EXPECT_EQ(shards->num_tensors(), 6u);
+  EXPECT_EQ(shards->FolderTensors(0), (std::pair<std::size_t, std::size_t>(0, 4)));
+  EXPECT_EQ(shards->FolderTensors(1), (std::pair<std::size_t, std::size_t>(4, 6)));
+  EXPECT_EQ(shards->ShardPath(4), second.path() + "/model.safetensors");
+  for (const auto& [name, value] :
+       std::map<std::string, int>{{"t1", 10}, {"more.t1", 50}, {"more.t9", 60}}) {
+    const auto index = shards->Find(name);
+    ASSERT_TRUE(index) << name;
+    EXPECT_TRUE(shards->IsIndexed(*index));
+    EXPECT_EQ(shards->At(*index).name, name);
+    std::vector<std::byte> data(8);
+    ASSERT_TRUE(shards->Read(shards->At(*index), data));
+    EXPECT_EQ(data[0], static_cast<std::byte>(value)) << name;
+  }
+  EXPECT_FALSE(shards->Find("t9"));
+  EXPECT_FALSE(shards->Find("more.t2"));
+  // Both have an index.
+  const std::vector<ShardFolder> twice = {{temp_.path(), ""}, {temp_.path(), "more."}};
+  const auto both = ShardSet::Open(twice);
+  ASSERT_TRUE(both) << both.error().message;
+  EXPECT_EQ(both->num_tensors(), 8u);
+  EXPECT_TRUE(both->Find("more.t4"));
+  EXPECT_TRUE(both->IsIndexed(*both->Find("more.t4")));
+}
+
+TEST_F(FourShards, OddIndexOfASecondFolderIsNamedWithItsDirectory) {
+  const tools::TempDir second;
+  second.CopyFrom(temp_.path());
+  map_.erase("t2");
+  map_["t3"] = Name(2);
+  temp_.Write(Name(2), ShardText({{"t2", 20}, {"t3", 30}}));
+  temp_.Write(Name(3), ShardText({{"t5", 30}}));
+  map_["t5"] = Name(3);
+  WriteIndex(R"({"total_size":7})");
+  const std::vector<ShardFolder> folders = {{second.path(), ""}, {temp_.path(), "more."}};
+  const auto shards = ShardSet::Open(folders);
+  ASSERT_TRUE(shards) << shards.error().message;
+  EXPECT_TRUE(shards->IsIndexed(*shards->Find("t2")));
+  EXPECT_FALSE(shards->IsIndexed(*shards->Find("more.t2")));
+  const std::string index = temp_.path() + "/model.safetensors.index.json: ";
+  EXPECT_EQ(shards->warnings(),
+            (std::vector<std::string>{
+                index + "metadata.total_size is 7, the shards hold 40 bytes",
+                index + "1 tensors of the shards are not listed, first t2 in " + Name(2)}));
+}
+
+TEST_F(FourShards, NamesThatMeetUnderAPrefixAreRefused) {
+  const tools::TempDir second;
+  second.Write("model.safetensors", ShardText({{"1", 50}}));
+  const std::vector<ShardFolder> folders = {{temp_.path(), ""}, {second.path(), "t"}};
+  const auto shards = ShardSet::Open(folders);
+  ASSERT_FALSE(shards);
+  EXPECT_EQ(shards.error().message, "tensor t1 is in " + temp_.path() + "/" + Name(1) + " and in " +
+                                        second.path() + "/model.safetensors");
+  EXPECT_FALSE(ShardSet::Open(std::span<const ShardFolder>()));
+}
+
 TEST_F(FourShards, ReadsOutsideATensorAreRefused) {
   const auto shards = ShardSet::Open(temp_.path());
   ASSERT_TRUE(shards);
