@@ -84,6 +84,25 @@ struct RmsNormArgs {
   Act* out;  ///< may equal in
 };
 
+/// Heads of one row: RMS norm of each with a weight common to all, rounded as RmsNormArgs has it,
+/// then rotation by the row's position. With x the rounded norm and h = head_dim / 2, for j < h:
+///   out[j]     = round(x[j] * cos[j] - x[j + h] * sin[j])
+///   out[j + h] = round(x[j + h] * cos[j] + x[j] * sin[j])
+template <typename Act>
+struct HeadNormRotaryArgs {
+  std::int64_t heads;
+  std::int64_t head_dim;  ///< even
+  const Act* in;          ///< [heads][head_dim]
+  std::int64_t in_stride;
+  const Bf16* weight;  ///< [head_dim]
+  float eps;
+  // Of the position, from RotaryAngles (rotary.h).
+  const float* cos;  ///< [head_dim / 2]
+  const float* sin;  ///< [head_dim / 2]
+  Act* out;          ///< [heads][head_dim]; may equal in, with its stride
+  std::int64_t out_stride;
+};
+
 enum class GatedActivation : std::uint8_t { kSitu, kSilu };
 struct GatedParameters {
   GatedActivation kind;
@@ -210,6 +229,7 @@ struct KernelTable {
   void (*matmul_float[kNumPanelFormats])(const MatmulArgs<float>&);
   void (*attn_res_norm)(const AttnResNormArgs<Act>&);
   void (*rms_norm)(const RmsNormArgs<Act>&);
+  void (*head_norm_rotary)(const HeadNormRotaryArgs<Act>&);
   void (*gated_pair)(const GatedPairArgs<Act>&);
   /// out[i] = round(in[i])
   void (*store)(const float* in, std::int64_t count, Act* out);

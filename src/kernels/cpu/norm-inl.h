@@ -1,4 +1,4 @@
-// RMS norm and the attention-residual mix.
+// RMS norm, alone, with rotation and after the attention-residual mix.
 
 namespace megalith::kernels::MEGALITH_PATH {
 
@@ -27,6 +27,27 @@ void RmsNorm(const RmsNormArgs<Act>& args) {
     const Vec normed = LoadUpTo(args.in + i, n) * inverse_rms;
     StoreUpTo(normed * LoadUpTo(args.weight + i, n), args.out + i, n);
   });
+}
+
+template <typename Act>
+void HeadNormRotary(const HeadNormRotaryArgs<Act>& args) {
+  const std::int64_t half = args.head_dim / 2;
+  for (std::int64_t head = 0; head < args.heads; ++head) {
+    const Act* in = args.in + head * args.in_stride;
+    Act* out = args.out + head * args.out_stride;
+    const Vec inverse_rms = Set1(InverseRms(in, args.head_dim, args.eps));
+    const auto normed = [&](std::int64_t i, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+      return RoundToAct<Act>((LoadUpTo(in + i, n) * inverse_rms) * LoadUpTo(args.weight + i, n));
+    };
+    ForEachVector(half, [&](std::int64_t j, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+      const Vec first = normed(j, n);
+      const Vec second = normed(half + j, n);
+      const Vec cos = LoadUpTo(args.cos + j, n);
+      const Vec sin = LoadUpTo(args.sin + j, n);
+      StoreUpTo(first * cos - second * sin, out + j, n);
+      StoreUpTo(second * cos + first * sin, out + half + j, n);
+    });
+  }
 }
 
 template <typename Act>

@@ -29,6 +29,7 @@ KernelTable<Act> MakeTable() {
   }
   table.attn_res_norm = AttnResNorm<Act>;
   table.rms_norm = RmsNorm<Act>;
+  table.head_norm_rotary = HeadNormRotary<Act>;
   table.gated_pair = GatedPair<Act>;
   table.store = StoreRounded<Act>;
   table.add_residual = AddResidual<Act>;

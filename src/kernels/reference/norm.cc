@@ -22,6 +22,22 @@ void RmsNorm(const RmsNormArgs<Act>& args) {
 }
 
 template <typename Act>
+void HeadNormRotary(const HeadNormRotaryArgs<Act>& args) {
+  const std::int64_t half = args.head_dim / 2;
+  for (std::int64_t head = 0; head < args.heads; ++head) {
+    Act* x = args.out + head * args.out_stride;
+    RmsNorm(
+        RmsNormArgs<Act>{args.in + head * args.in_stride, args.head_dim, args.weight, args.eps, x});
+    for (std::int64_t j = 0; j < half; ++j) {
+      const float first = Widen(x[j]);
+      const float second = Widen(x[j + half]);
+      x[j] = RoundTo<Act>(first * args.cos[j] - second * args.sin[j]);
+      x[j + half] = RoundTo<Act>(second * args.cos[j] + first * args.sin[j]);
+    }
+  }
+}
+
+template <typename Act>
 void AttnResNorm(const AttnResNormArgs<Act>& args) {
   if (args.num_sources == 1) {
     RmsNorm(RmsNormArgs<Act>{args.sources[0], args.hidden, args.norm_weight, args.eps, args.out});
@@ -52,6 +68,8 @@ void AttnResNorm(const AttnResNormArgs<Act>& args) {
 
 template void RmsNorm<Bf16>(const RmsNormArgs<Bf16>&);
 template void RmsNorm<float>(const RmsNormArgs<float>&);
+template void HeadNormRotary<Bf16>(const HeadNormRotaryArgs<Bf16>&);
+template void HeadNormRotary<float>(const HeadNormRotaryArgs<float>&);
 template void AttnResNorm<Bf16>(const AttnResNormArgs<Bf16>&);
 template void AttnResNorm<float>(const AttnResNormArgs<float>&);
 

@@ -20,6 +20,8 @@ template <typename Act>
 void AttnResNorm(const AttnResNormArgs<Act>& args);
 template <typename Act>
 void RmsNorm(const RmsNormArgs<Act>& args);
+template <typename Act>
+void HeadNormRotary(const HeadNormRotaryArgs<Act>& args);
 
 template <typename Act>
 void GatedPair(const GatedPairArgs<Act>& args);
