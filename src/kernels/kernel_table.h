@@ -200,6 +200,44 @@ inline std::int64_t MlaScratchFloats(std::int64_t heads, std::int64_t rank, std:
   return kMaxMlaHeadsAtOnce * (RoundUp<std::int64_t>(rank, kLanes) + split) + 2 * heads;
 }
 
+/// Attention of a drafter's block: `heads` query heads that share one key and value head, for every
+/// row of the block, over the context and the block itself. Softmax in float over the keys in
+/// ascending order, the block's last; `out` is rounded once. Bits of a row and head do not depend
+/// on which others are in the call.
+template <typename Act>
+struct DraftAttentionArgs {
+  std::int64_t rows;
+  std::int64_t heads;
+  std::int64_t head_dim;
+  const Act* q;  ///< [rows][heads][head_dim]
+  std::int64_t q_row_stride, q_head_stride;
+  // A ring: the key and the value of position t lie at (t % capacity) * context_stride.
+  const Act* context_k;
+  const Act* context_v;
+  std::int64_t context_stride;
+  std::int64_t capacity;
+  // Every row sees the positions first_position .. end_position - 1: at most `capacity`, maybe
+  // none.
+  std::int64_t first_position, end_position;
+  const Act* block_k;  ///< [rows][head_dim]
+  const Act* block_v;  ///< [rows][head_dim]
+  std::int64_t block_stride;
+  bool causal;  ///< row r sees the block's rows 0 .. r; else it sees all
+  float scale;
+  Act* out;  ///< [rows][heads][head_dim]
+  std::int64_t out_row_stride, out_head_stride;
+  float* scratch;  ///< private, DraftAttentionScratchFloats(rows, heads, head_dim) floats
+};
+/// The softmax is cut after so many keys of the context, counted from first_position, and of the
+/// block; what came before is rescaled to the largest score so far.
+inline constexpr std::int64_t kDraftPartKeys = 64;
+inline std::int64_t DraftAttentionScratchFloats(std::int64_t rows, std::int64_t heads,
+                                                std::int64_t head_dim) {
+  const std::int64_t queries = RoundUp<std::int64_t>(rows * heads, kLanes);
+  return queries * (2 * head_dim + kDraftPartKeys + 4) +
+         kDraftPartKeys * RoundUp<std::int64_t>(head_dim, kLanes);
+}
+
 /// One row. A score that is NaN ranks as -infinity.
 struct RouterTopKArgs {
   const float* logits;  ///< [num_experts]
@@ -244,6 +282,7 @@ struct KernelTable {
   void (*weighted_add)(const float* acc, float weight, std::int64_t count, float* sum);
   void (*kda_head)(const KdaHeadArgs<Act>&);
   void (*mla_attention)(const MlaAttentionArgs<Act>&);
+  void (*draft_attention)(const DraftAttentionArgs<Act>&);
   void (*router_top_k)(const RouterTopKArgs&);
 };
 

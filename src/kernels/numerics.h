@@ -28,7 +28,8 @@
 // 2. Sums over a vector (norms, softmax, attention scores) use 16 lanes: lane j adds elements
 //    j, j + 16, ... in order; then lanes fold 8, 4, 2, 1 apart. Elements beyond the end count as
 //    +0. A sum over two vectors continues in the same lanes: first the one padded to 16, then the
-//    other.
+//    other. Not so in the attention of a drafter's block, where lanes are queries: its sums are
+//    chains (rule 3).
 // 3. Everything else is element-wise or a chain in index order from +0, with separate multiply and
 //    add.
 // 4. exp, tanh, sigmoid, softplus are the functions below. sqrt and division are IEEE.

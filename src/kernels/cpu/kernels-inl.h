@@ -18,6 +18,7 @@
 #include "kernels/cpu/matmul_joined-inl.h"
 #endif
 //
+#include "kernels/cpu/draft_attention-inl.h"
 #include "kernels/cpu/kda-inl.h"
 #include "kernels/cpu/mla-inl.h"
 #include "kernels/cpu/router-inl.h"

@@ -38,6 +38,7 @@ KernelTable<Act> MakeTable() {
   table.weighted_add = WeightedAdd<Act>;
   table.kda_head = KdaHead<Act>;
   table.mla_attention = MlaAttention<Act>;
+  table.draft_attention = DraftAttention<Act>;
   table.router_top_k = RouterTopK;
   return table;
 }

@@ -17,6 +17,7 @@ inline constexpr int kKdaVectors = 4;
 inline constexpr int kMlaHeads = 2;       ///< heads that share a cached row
 inline constexpr int kMlaPositions = 2;   ///< positions scored together
 inline constexpr int kLatentVectors = 2;  ///< latent channels per pass, in vectors
+inline constexpr int kDraftKeys = 4;      ///< draft attention: keys or channels per pass
 
 /// 8 bf16 as floats.
 MEGALITH_INLINE __m256 WidenBits(__m128i bits) {

@@ -15,6 +15,7 @@ inline constexpr int kKdaVectors = 8;
 inline constexpr int kMlaHeads = 4;       ///< heads that share a cached row
 inline constexpr int kMlaPositions = 4;   ///< positions scored together
 inline constexpr int kLatentVectors = 4;  ///< latent channels per pass, in vectors
+inline constexpr int kDraftKeys = 8;      ///< draft attention: keys or channels per pass
 
 MEGALITH_INLINE __mmask16 FirstLanes(std::int64_t n) {
   return static_cast<__mmask16>((1u << n) - 1u);

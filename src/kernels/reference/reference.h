@@ -41,6 +41,8 @@ template <typename Act>
 void KdaHead(const KdaHeadArgs<Act>& args);
 template <typename Act>
 void MlaAttention(const MlaAttentionArgs<Act>& args);
+template <typename Act>
+void DraftAttention(const DraftAttentionArgs<Act>& args);
 
 void RouterTopK(const RouterTopKArgs& args);
 
