@@ -16,7 +16,7 @@ inline constexpr int kKdaVectors = 4;         ///< state columns per pass, in ve
 inline constexpr int kMlaHeads = 2;           ///< heads that share a cached row
 inline constexpr int kMlaPositions = 2;       ///< positions scored together
 inline constexpr int kLatentVectors = 2;      ///< latent channels per pass, in vectors
-inline constexpr int kDraftKeys = 4;          ///< draft attention: keys or channels per pass
+inline constexpr int kDraftKeys = 2;          ///< draft attention: keys or channels per pass
 
 template <typename Function>
 inline Vec ForEachLane(Function function) {
