@@ -18,6 +18,7 @@ struct Options {
   std::string model;
   std::int64_t context = 0;
   std::int64_t sequences = 1;
+  std::string draft;
   bool json = false;
 };
 
@@ -26,6 +27,7 @@ Status Inspect(const Options& options) {
   weights::InspectOptions inspect;
   if (options.context > 0) inspect.context_tokens = options.context;
   inspect.num_sequences = options.sequences;
+  inspect.drafter = options.draft;
   MEGALITH_ASSIGN_OR_RETURN(const weights::InspectReport report, weights::Inspect(path, inspect));
   Put("{}\n", options.json ? weights::ToJson(report) : weights::ToText(report));
   return {};
@@ -40,6 +42,7 @@ void RegisterInspect(CLI::App& app, Cli& cli) {
       "Show a model from its headers: layers, parameters, bytes, state, tensors, memory plan",
       "megalith inspect models/k3-nano\n"
       "megalith inspect /models/Kimi-K3 --context 131072 --sequences 4\n"
+      "megalith inspect /models/Kimi-K3 --draft /models/Kimi-K3-speculator.dspark\n"
       "megalith inspect models/k3-nano/config.json --json",
       [options] { return Inspect(*options); });
   AddModelArgument(*command, options->model);
@@ -50,6 +53,10 @@ void RegisterInspect(CLI::App& app, Cli& cli) {
       ->type_name("N")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command
+      ->add_option("--draft", options->draft,
+                   "A drafter's folder or config.json; default: the folder dspark of the model")
+      ->type_name("PATH");
   command->add_flag("--json", options->json, "One JSON object instead of text");
 }
 

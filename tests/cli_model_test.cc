@@ -266,6 +266,36 @@ TEST(InspectCommand, TextAndJsonDescribeTheModel) {
   EXPECT_EQ(Megalith("inspect /nonexistent").exit_code, 3);
 }
 
+// What a drafter is asked for is shown before anything runs; one that is unknown is refused by
+// name.
+TEST(InspectCommand, ShowsEachKindOfDrafterAndRefusesOthers) {
+  const Outcome beside = Megalith("inspect --json " + kNano);
+  ASSERT_EQ(beside.exit_code, 0) << beside.err;
+  EXPECT_EQ(Json::parse(beside.out)["drafter"]["format"], "speculators");
+  EXPECT_NE(Megalith("inspect " + kNano).out.find("what enters layers 4, 6, 8"), std::string::npos);
+  Json config = Json::parse(R"({
+    "architectures": ["Qwen3DSparkModel"], "model_type": "qwen3",
+    "hidden_size": 192, "vocab_size": 4096, "intermediate_size": 384, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "hidden_act": "silu", "rms_norm_eps": 1e-05, "rope_theta": 10000,
+    "target_layer_ids": [-1, 5], "block_size": 7, "mask_token_id": 4093, "markov_rank": 0})");
+  const std::string file = Temporary("drafter.json");
+  std::ofstream(file) << config.dump();
+  const Outcome deep_spec = Megalith("inspect " + kNano + " --draft '" + file + "'");
+  ASSERT_EQ(deep_spec.exit_code, 0) << deep_spec.err;
+  for (const char* expected :
+       {"(deepspec)", "1 whole context, both ways in the block: 0", "what enters layers 0, 6",
+        "7 slots, 7 drafts", "no Markov, no confidence"}) {
+    EXPECT_NE(deep_spec.out.find(expected), std::string::npos) << expected << deep_spec.out;
+  }
+  config["architectures"] = {"DFlashDraftModel"};
+  std::ofstream(file) << config.dump();
+  const Outcome other = Megalith("inspect " + kNano + " --draft '" + file + "'");
+  EXPECT_NE(other.exit_code, 0);
+  EXPECT_NE(other.err.find("DFlashDraftModel"), std::string::npos) << other.err;
+  EXPECT_EQ(Megalith("inspect " + kNano + " --draft /nonexistent").exit_code, 3);
+}
+
 TEST(ChatCommand, ScriptedTurnsAnswerKeepHistoryAndReuseIt) {
   const std::string questions = Temporary("questions.txt");
   std::ofstream(questions) << "Jesus wept\nTell me about wisdom.\n";

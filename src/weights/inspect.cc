@@ -5,6 +5,9 @@
 #include <limits>
 
 #include "model/config.h"
+#include "model/drafter_tensors.h"
+#include "model/dspark.h"
+#include "weights/census.h"
 
 namespace megalith::weights {
 namespace {
@@ -123,6 +126,45 @@ Result<InspectReport> MakeReport(const model::Model& model, std::string_view sou
   return report;
 }
 
+DrafterReport MakeDrafterReport(const model::Drafter& drafter, std::string_view source,
+                                const std::array<model::StoredSize, model::kNumParts>& sizes) {
+  DrafterReport report;
+  report.source = source;
+  report.drafter = drafter;
+  report.stored = model::Total(sizes);
+  const auto of = [&](model::Part part) { return sizes[static_cast<std::size_t>(part)].num_bytes; };
+  report.bytes_per_block = report.stored.num_bytes - of(model::Part::kEmbedding);
+  if (drafter.tie_word_embeddings) {  // stored once, but read as the head
+    report.bytes_per_block += U64(drafter.vocab_size) * U64(drafter.hidden_size) * kBf16Bytes;
+  }
+  report.context_bytes_per_token = U64(static_cast<std::int64_t>(drafter.layers.size())) * 2 *
+                                   U64(drafter.num_key_value_heads * drafter.head_dim) * kBf16Bytes;
+  return report;
+}
+
+/// The drafter of a checkpoint that has one.
+DrafterReport DrafterOf(const Checkpoint& checkpoint) {
+  DrafterReport report = MakeDrafterReport(*checkpoint.drafter(), checkpoint.drafter_directory(),
+                                           checkpoint.drafter_census().parts);
+  const auto [first, last] = checkpoint.shards().FolderShards(kDrafterFolder);
+  report.num_shards = last - first;
+  for (std::size_t i = first; i < last; ++i) {
+    report.num_file_bytes += checkpoint.shards().ShardBytes(i);
+  }
+  return report;
+}
+
+/// From a config alone.
+Status AddDrafter(const std::string& path, InspectReport* report) {
+  MEGALITH_ASSIGN_OR_RETURN(const model::DrafterConfig config,
+                            model::ReadDrafterConfig(path, report->model));
+  report->drafter =
+      MakeDrafterReport(config.drafter, path,
+                        model::CountTensors(model::MakeDrafterTensorRules(config.drafter), false));
+  report->warnings.insert(report->warnings.end(), config.warnings.begin(), config.warnings.end());
+  return {};
+}
+
 bool HasShardFiles(const std::string& directory) {
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
@@ -166,10 +208,9 @@ Result<InspectReport> InspectCheckpoint(const Checkpoint& checkpoint,
       MakeReport(checkpoint.model(), checkpoint.directory(), census.parts, options));
   const ShardSet& shards = checkpoint.shards();
   FilesReport files;
-  files.num_shards = shards.num_shards();
-  for (std::size_t i = 0; i < shards.num_shards(); ++i)
-    files.num_file_bytes += shards.ShardBytes(i);
-  files.num_present = shards.num_tensors();
+  files.num_shards = shards.FolderShards(kModelFolder).second;
+  for (std::size_t i = 0; i < files.num_shards; ++i) files.num_file_bytes += shards.ShardBytes(i);
+  files.num_present = shards.FolderTensors(kModelFolder).second;
   files.num_skipped = census.num_skipped;
   files.skipped_bytes = census.skipped_bytes;
   files.num_unknown = census.num_unknown;
@@ -177,6 +218,7 @@ Result<InspectReport> InspectCheckpoint(const Checkpoint& checkpoint,
   files.num_bf16_matrices = census.num_bf16_matrices;
   files.prefix = checkpoint.prefix();
   report.files = std::move(files);
+  if (checkpoint.drafter() != nullptr) report.drafter = DrafterOf(checkpoint);
   report.warnings = census.warnings;
   return report;
 }
@@ -188,16 +230,41 @@ Result<InspectReport> InspectModel(const model::Model& model, std::string_view s
       model::CountTensors(model::MakeTensorRules(model), model.declares_mxfp4_experts), options);
 }
 
-Result<InspectReport> Inspect(const std::string& path, const InspectOptions& options) {
+namespace {
+
+Result<InspectReport> InspectWithDrafter(const std::string& path, const std::string& drafter,
+                                         const InspectOptions& options) {
   std::error_code error;
   if (fs::is_directory(path, error) && HasShardFiles(path)) {
-    MEGALITH_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(path));
-    return InspectCheckpoint(checkpoint, options);
+    const bool has_drafter_shards = !drafter.empty() && HasShardFiles(drafter);
+    MEGALITH_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
+                              Checkpoint::Open(path, has_drafter_shards ? drafter : ""));
+    MEGALITH_ASSIGN_OR_RETURN(InspectReport report, InspectCheckpoint(checkpoint, options));
+    if (!drafter.empty() && !has_drafter_shards) {
+      MEGALITH_RETURN_IF_ERROR(AddDrafter(drafter, &report));
+    }
+    return report;
   }
   MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(path));
   MEGALITH_ASSIGN_OR_RETURN(InspectReport report, InspectModel(config.model, path, options));
   report.warnings = config.warnings;
+  if (!drafter.empty()) MEGALITH_RETURN_IF_ERROR(AddDrafter(drafter, &report));
   return report;
+}
+
+}  // namespace
+
+Result<InspectReport> Inspect(const std::string& path, const InspectOptions& options) {
+  if (!options.drafter.empty()) return InspectWithDrafter(path, options.drafter, options);
+  const std::string beside = (fs::path(path) / "dspark").string();
+  std::error_code error;
+  if (!fs::is_directory(beside, error)) return InspectWithDrafter(path, {}, options);
+  auto report = InspectWithDrafter(path, beside, options);
+  if (report) return report;
+  // Nobody asked for that drafter, so the model must not suffer for it.
+  auto alone = InspectWithDrafter(path, {}, options);
+  if (alone) alone->warnings.push_back("drafter not shown: " + report.error().message);
+  return alone;
 }
 
 }  // namespace megalith::weights

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/drafter.h"
 #include "model/model.h"
 #include "model/tensors.h"
 #include "weights/checkpoint.h"
@@ -63,6 +64,18 @@ struct FilesReport {
   std::string prefix;
 };
 
+struct DrafterReport {
+  std::string source;  ///< directory or config file
+  model::Drafter drafter;
+  model::StoredSize stored;
+  /// Weights that proposing one block reads: all but the tables that are read by the row.
+  std::uint64_t bytes_per_block = 0;
+  /// bf16 keys and values of one context position, all layers.
+  std::uint64_t context_bytes_per_token = 0;
+  std::size_t num_shards = 0;  ///< 0: from the config alone
+  std::uint64_t num_file_bytes = 0;
+};
+
 struct InspectReport {
   std::string source;  ///< directory or config file
   model::Model model;
@@ -71,7 +84,8 @@ struct InspectReport {
   std::array<PartReport, model::kNumModelParts> parts = {};
   StateReport state;
   MemoryPlan plan;
-  std::optional<FilesReport> files;  ///< empty: from the config alone
+  std::optional<FilesReport> files;      ///< empty: from the config alone
+  std::optional<DrafterReport> drafter;  ///< not part of any number above
   std::vector<std::string> warnings;
 
   model::StoredSize stored() const;  ///< sum over the parts
@@ -85,10 +99,13 @@ struct InspectOptions {
   /// Tokens of the memory plan; empty: max_position_embeddings.
   std::optional<std::int64_t> context_tokens;
   std::int64_t num_sequences = 1;
+  /// A drafter's directory or config.json; empty: the folder `dspark` of the model's directory if
+  /// it is there and can be read, a warning if it cannot.
+  std::string drafter;
 };
 
 /// kOutOfRange: options that are not positive, a context above max_position_embeddings, a plan
-/// whose bytes do not fit 64 bits.
+/// whose bytes do not fit 64 bits. The drafter is the checkpoint's.
 Result<InspectReport> InspectCheckpoint(const Checkpoint& checkpoint,
                                         const InspectOptions& options);
 
@@ -96,8 +113,9 @@ Result<InspectReport> InspectCheckpoint(const Checkpoint& checkpoint,
 Result<InspectReport> InspectModel(const model::Model& model, std::string_view source,
                                    const InspectOptions& options);
 
-/// A directory with shards, a directory with only a config.json, or a config.json. Errors as
-/// Checkpoint::Open: a directory that holds any .safetensors or index file is opened fully.
+/// A directory with shards, a directory with only a config.json, or a config.json; the same for the
+/// drafter. Errors as Checkpoint::Open: a directory that holds any .safetensors or index file is
+/// opened fully.
 Result<InspectReport> Inspect(const std::string& path, const InspectOptions& options);
 
 /// A page for a terminal.

@@ -1,5 +1,8 @@
 // The two renderings of an InspectReport.
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "weights/inspect.h"
@@ -134,6 +137,54 @@ void AppendState(const InspectReport& report, std::string* out) {
                          BytesText(report.plan.mla_bytes), BytesText(report.plan.total_bytes)));
 }
 
+std::string LayerText(const model::DrafterLayer& layer) {
+  return fmt::format(
+      "{}, {} in the block",
+      layer.sliding_window > 0 ? fmt::format("window {}", layer.sliding_window) : "whole context",
+      layer.causal_in_block ? "causal" : "both ways");
+}
+
+void AppendDrafter(const DrafterReport& report, std::string* out) {
+  const model::Drafter& d = report.drafter;
+  *out += '\n';
+  AppendLine(out, "drafter", fmt::format("{} ({})", report.source, d.format));
+  AppendLine(out, "  layers", fmt::to_string(d.layers.size()));
+  std::vector<std::string> seen;
+  for (const model::DrafterLayer& layer : d.layers) {
+    const std::string text = LayerText(layer);
+    if (std::find(seen.begin(), seen.end(), text) != seen.end()) continue;
+    seen.push_back(text);
+    std::vector<std::int64_t> alike;
+    for (std::size_t i = 0; i < d.layers.size(); ++i) {
+      if (LayerText(d.layers[i]) == text) alike.push_back(static_cast<std::int64_t>(i));
+    }
+    AppendLine(out, "", fmt::format("{} {}: {}", alike.size(), text, RangeText(alike)));
+  }
+  AppendLine(out, "  width",
+             fmt::format("{} query and {} key heads x {}, dense {}", d.num_attention_heads,
+                         d.num_key_value_heads, d.head_dim, d.intermediate_size));
+  AppendLine(out, "  reads", fmt::format("what enters layers {}", fmt::join(d.aux_layers, ", ")));
+  AppendLine(out, "  block",
+             fmt::format("{} slots, {} drafts, mask token {}", d.block_size, d.MaxDrafts(),
+                         d.mask_token_id));
+  AppendLine(
+      out, "  heads",
+      fmt::format("{}, {}, {}", d.tie_word_embeddings ? "tied to the embedding" : "own",
+                  d.markov_rank > 0 ? fmt::format("Markov of rank {}", d.markov_rank) : "no Markov",
+                  !d.confidence_head         ? "no confidence"
+                  : d.confidence_with_markov ? "confidence with Markov"
+                                             : "confidence"));
+  AppendLine(out, "  weights",
+             fmt::format("{} tensors, {} parameters, {} ({} read per block)",
+                         report.stored.num_tensors, CountText(report.stored.num_parameters),
+                         BytesText(report.stored.num_bytes), BytesText(report.bytes_per_block)));
+  AppendLine(out, "  files",
+             report.num_shards > 0
+                 ? fmt::format("{} shards, {}", report.num_shards, BytesText(report.num_file_bytes))
+                 : "none read");
+  AppendLine(out, "  state per token", BytesText(report.context_bytes_per_token));
+}
+
 ordered_json SizeJson(const model::StoredSize& size) {
   return {{"tensors", size.num_tensors},
           {"parameters", size.num_parameters},
@@ -186,6 +237,40 @@ ordered_json ArchitectureJson(const InspectReport& report) {
   };
 }
 
+ordered_json DrafterJson(const DrafterReport& report) {
+  const model::Drafter& d = report.drafter;
+  ordered_json layers = ordered_json::array();
+  for (const model::DrafterLayer& layer : d.layers) {
+    layers.push_back(
+        {{"sliding_window", layer.sliding_window}, {"causal_in_block", layer.causal_in_block}});
+  }
+  ordered_json json = {{"path", report.source},
+                       {"format", d.format},
+                       {"layers", layers},
+                       {"hidden_size", d.hidden_size},
+                       {"vocab_size", d.vocab_size},
+                       {"intermediate_size", d.intermediate_size},
+                       {"num_attention_heads", d.num_attention_heads},
+                       {"num_key_value_heads", d.num_key_value_heads},
+                       {"head_dim", d.head_dim},
+                       {"rope_theta", d.rope_theta},
+                       {"aux_layers", d.aux_layers},
+                       {"block_size", d.block_size},
+                       {"max_drafts", d.MaxDrafts()},
+                       {"sample_from_anchor", d.sample_from_anchor},
+                       {"mask_token_id", d.mask_token_id},
+                       {"markov_rank", d.markov_rank},
+                       {"confidence_head", d.confidence_head},
+                       {"confidence_with_markov", d.confidence_with_markov},
+                       {"tie_word_embeddings", d.tie_word_embeddings}};
+  json.update(SizeJson(report.stored));
+  json["bytes_per_block"] = report.bytes_per_block;
+  json["context_bytes_per_token"] = report.context_bytes_per_token;
+  json["shards"] = report.num_shards;
+  json["file_bytes"] = report.num_file_bytes;
+  return json;
+}
+
 }  // namespace
 
 std::string ToText(const InspectReport& report) {
@@ -200,6 +285,7 @@ std::string ToText(const InspectReport& report) {
     AppendLine(&out, "tensors", fmt::format("{} expected (no shards read)", report.num_expected));
   }
   AppendState(report, &out);
+  if (report.drafter) AppendDrafter(*report.drafter, &out);
   for (const std::string& warning : report.warnings) AppendLine(&out, "warning", warning);
   return out;
 }
@@ -241,6 +327,7 @@ std::string ToJson(const InspectReport& report) {
       {"context_tokens", report.plan.context_tokens}, {"sequences", report.plan.num_sequences},
       {"weight_bytes", report.plan.weight_bytes},     {"kda_bytes", report.plan.kda_bytes},
       {"mla_bytes", report.plan.mla_bytes},           {"total_bytes", report.plan.total_bytes}};
+  if (report.drafter) root["drafter"] = DrafterJson(*report.drafter);
   root["warnings"] = report.warnings;
   // A path need not be valid UTF-8; nothing else here comes from outside unchecked.
   return root.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -214,6 +215,99 @@ TEST(Inspect, TextAndJsonShowTheSameNumbers) {
                                "2 skipped", "0 unknown", "4096 tokens"}) {
     EXPECT_NE(text.find(expected), std::string::npos) << expected << "\n" << text;
   }
+}
+
+TEST(Inspect, DrafterIsShownWithItsPlanAndCosts) {
+  const std::string nano = MEGALITH_SOURCE_DIR "/models/k3-nano";
+  const auto report = Inspect(nano, {});
+  ASSERT_TRUE(report) << report.error().message;
+  ASSERT_TRUE(report->drafter);
+  const DrafterReport& drafter = *report->drafter;
+  EXPECT_EQ(drafter.source, nano + "/dspark");
+  EXPECT_EQ(drafter.stored.num_tensors, 31u);
+  constexpr std::uint64_t kTables = 2ull * 4096 * (192 + 16);
+  EXPECT_EQ(drafter.stored.num_bytes - kTables, drafter.bytes_per_block);
+  EXPECT_EQ(drafter.context_bytes_per_token, 2u * 2u * 128u * 2u);
+  EXPECT_EQ(drafter.num_shards, 1u);
+  EXPECT_GT(drafter.num_file_bytes, drafter.stored.num_bytes);
+  // The model's own numbers do not change with a drafter beside it.
+  const auto checkpoint = Checkpoint::Open(nano);
+  ASSERT_TRUE(checkpoint);
+  const auto alone = InspectCheckpoint(*checkpoint, {});
+  ASSERT_TRUE(alone);
+  EXPECT_FALSE(alone->drafter);
+  EXPECT_EQ(report->stored().num_bytes, alone->stored().num_bytes);
+  EXPECT_EQ(report->files->num_shards, alone->files->num_shards);
+  EXPECT_EQ(report->files->num_file_bytes, alone->files->num_file_bytes);
+  EXPECT_EQ(report->files->num_present, alone->files->num_present);
+  EXPECT_EQ(report->plan.total_bytes, alone->plan.total_bytes);
+
+  const std::string text = ToText(*report);
+  for (const char* expected :
+       {"(speculators)", "2 window 2048, causal in the block: 0-1", "4 query and 2 key heads x 64",
+        "what enters layers 4, 6, 8", "8 slots, 8 drafts, mask token 4093",
+        "own, Markov of rank 16, confidence with Markov", "31 tensors"}) {
+    EXPECT_NE(text.find(expected), std::string::npos) << expected << "\n" << text;
+  }
+  const json root = json::parse(ToJson(*report));
+  EXPECT_EQ(root["drafter"]["format"], "speculators");
+  EXPECT_EQ(root["drafter"]["layers"].size(), 2u);
+  EXPECT_EQ(root["drafter"]["layers"][0]["sliding_window"], 2048);
+  EXPECT_EQ(root["drafter"]["aux_layers"], json({4, 6, 8}));
+  EXPECT_EQ(root["drafter"]["stored_bytes"], drafter.stored.num_bytes);
+  EXPECT_EQ(root["drafter"]["bytes_per_block"], drafter.bytes_per_block);
+  EXPECT_EQ(root["drafter"]["max_drafts"], 8);
+  EXPECT_FALSE(json::parse(ToJson(*alone)).contains("drafter"));
+}
+
+// Spec (DSpark) sections 2.2 and 4.4.
+TEST(Inspect, PublishedDrafterFromItsConfigHasTheCostsOfTheSpecification) {
+  json config = json::parse(*ReadTextFile(kData + "/golden/k3-tiny-dspark/config.json", 1 << 20));
+  config["aux_hidden_state_layer_ids"] = {24, 48, 72, 88, 92};
+  config["mask_token_id"] = 163837;
+  config["markov_rank"] = 256;
+  config["draft_vocab_size"] = 163840;
+  config["transformer_layer_config"].update(
+      {{"hidden_size", 7168},
+       {"vocab_size", 163840},
+       {"intermediate_size", 14336},
+       {"num_hidden_layers", 5},
+       {"num_attention_heads", 96},
+       {"num_key_value_heads", 16},
+       {"head_dim", 64},
+       {"layer_types", std::vector<std::string>(5, "sliding_attention")}});
+  const tools::TempDir temp;
+  temp.Write("config.json", config.dump());
+  const auto report =
+      Inspect(kData + "/kimi-k3-config.json", {.context_tokens = 1, .drafter = temp.path()});
+  ASSERT_TRUE(report) << report.error().message;
+  ASSERT_TRUE(report->drafter);
+  EXPECT_EQ(report->drafter->stored.num_parameters, 4'744'900'481u);
+  EXPECT_EQ(report->drafter->stored.num_bytes, 9'489'800'962u);
+  EXPECT_EQ(report->drafter->bytes_per_block / 10'000'000, 705u);
+  EXPECT_EQ(report->drafter->context_bytes_per_token, 20'480u);
+  EXPECT_EQ(report->drafter->num_shards, 0u);
+  EXPECT_NE(ToText(*report).find("none read"), std::string::npos);
+  EXPECT_NE(ToText(*report).find("4.745 G parameters"), std::string::npos);
+}
+
+TEST(Inspect, UnreadableDrafterIsAnErrorOnlyWhenAskedFor) {
+  const tools::TempDir temp;
+  temp.CopyFrom(kData + "/golden/k3-unit");
+  std::filesystem::create_directory(temp.File("dspark"));
+  temp.Write("dspark/config.json", R"({"architectures": ["DFlashDraftModel"]})");
+  const auto beside = Inspect(temp.path(), {});
+  ASSERT_TRUE(beside) << beside.error().message;
+  EXPECT_FALSE(beside->drafter);
+  ASSERT_EQ(beside->warnings.size(), 1u);
+  EXPECT_EQ(beside->warnings[0].find("drafter not shown: "), 0u);
+  EXPECT_NE(beside->warnings[0].find("DFlashDraftModel"), std::string::npos);
+  const auto asked = Inspect(temp.path(), {.drafter = temp.File("dspark")});
+  ASSERT_FALSE(asked);
+  EXPECT_EQ(asked.error().code, ErrorCode::kUnsupported);
+  const auto absent = Inspect(temp.path(), {.drafter = temp.File("nowhere")});
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code, ErrorCode::kNotFound);
 }
 
 }  // namespace

@@ -379,6 +379,10 @@ std::pair<std::size_t, std::size_t> ShardSet::FolderTensors(std::size_t folder) 
   return {state_->folders[folder].first_tensor, state_->FirstTensorBehind(folder)};
 }
 
+std::pair<std::size_t, std::size_t> ShardSet::FolderShards(std::size_t folder) const {
+  return {state_->folders[folder].first_shard, state_->FirstShardBehind(folder)};
+}
+
 const std::vector<std::string>& ShardSet::warnings() const { return state_->warnings; }
 std::size_t ShardSet::num_shards() const { return state_->shards.size(); }
 const std::string& ShardSet::ShardPath(std::size_t shard) const {

@@ -54,8 +54,9 @@ class ShardSet {
   std::size_t num_tensors() const;
   /// `index` in [0, num_tensors()): by shard, then by position in the file.
   TensorView At(std::size_t index) const;
-  /// The tensors of a folder: [first, second).
+  /// The tensors and the shards of a folder: [first, second).
   std::pair<std::size_t, std::size_t> FolderTensors(std::size_t folder) const;
+  std::pair<std::size_t, std::size_t> FolderShards(std::size_t folder) const;
   /// Index of the tensor with exactly this name.
   std::optional<std::size_t> Find(std::string_view name) const;
   /// False for a tensor that lies in a shard although the index does not list it.

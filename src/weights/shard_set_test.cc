@@ -105,6 +105,8 @@ TEST_F(FourShards, SecondFolderIsFoundUnderItsPrefix) {
   EXPECT_EQ(shards->num_tensors(), 6u);
   EXPECT_EQ(shards->FolderTensors(0), (std::pair<std::size_t, std::size_t>(0, 4)));
   EXPECT_EQ(shards->FolderTensors(1), (std::pair<std::size_t, std::size_t>(4, 6)));
+  EXPECT_EQ(shards->FolderShards(0), (std::pair<std::size_t, std::size_t>(0, 4)));
+  EXPECT_EQ(shards->FolderShards(1), (std::pair<std::size_t, std::size_t>(4, 5)));
   EXPECT_EQ(shards->ShardPath(4), second.path() + "/model.safetensors");
   for (const auto& [name, value] :
        std::map<std::string, int>{{"t1", 10}, {"more.t1", 50}, {"more.t9", 60}}) {
