@@ -18,6 +18,7 @@
 #include "model/config.h"
 #include "progress_bar.h"
 #include "synth/config_edit.h"
+#include "synth/drafter.h"
 #include "synth/plan.h"
 #include "synth/presets.h"
 #include "synth/write.h"
@@ -34,6 +35,8 @@ struct Options {
   synth::ConfigEdits edits;
   std::uint64_t seed = 0;
   std::uint64_t shard_bytes = 0;
+  bool drafter = false;
+  std::vector<std::string> drafter_edits;
   bool replace = false;
   bool json = false;
 };
@@ -48,6 +51,32 @@ Result<std::string> MakeConfig(const Options& options) {
   MEGALITH_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.config, kMaxConfigBytes));
   MEGALITH_RETURN_IF_ERROR(model::ParseConfig(text, options.config));
   return synth::EditConfig(text, options.config, options.edits);
+}
+
+/// The drafter's plan, if one is wanted.
+Result<std::optional<synth::CheckpointPlan>> PlanDrafter(const Options& options,
+                                                         const std::string& model_config,
+                                                         const synth::PlanOptions& plan_options) {
+  if (!options.drafter) return std::nullopt;
+  MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ParseConfig(model_config));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string drafter,
+                            synth::MakeDrafterConfig(config.model, options.drafter_edits));
+  return synth::PlanDrafter(drafter, config.model, plan_options);
+}
+
+nlohmann::ordered_json PlanJson(const synth::CheckpointPlan& plan) {
+  return {{"shards", plan.shards.size()},
+          {"tensors", plan.num_tensors},
+          {"parameters", plan.num_parameters},
+          {"tensor_bytes", plan.tensor_bytes},
+          {"file_bytes", plan.file_bytes}};
+}
+
+/// "64 tensors, 4744900481 parameters, 9.5 GB in 1 shard"
+std::string PlanText(const synth::CheckpointPlan& plan) {
+  return fmt::format("{} tensors, {} parameters, {} in {} shard{}", plan.num_tensors,
+                     plan.num_parameters, FormatBytes(plan.file_bytes), plan.shards.size(),
+                     plan.shards.size() == 1 ? "" : "s");
 }
 
 /// Edits that cannot be are wrong use, whoever finds that out; a broken file is not.
@@ -65,6 +94,8 @@ Status Synth(const Options& options, const Cli& cli) {
   plan_options.shard_bytes = options.shard_bytes;
   MEGALITH_ASSIGN_OR_RETURN(const synth::CheckpointPlan plan,
                             synth::PlanCheckpoint(*config, plan_options));
+  MEGALITH_ASSIGN_OR_RETURN(const std::optional<synth::CheckpointPlan> drafter,
+                            PlanDrafter(options, *config, plan_options));
 
   synth::WriteOptions write;
   write.num_threads = cli.common.workers;
@@ -78,27 +109,25 @@ Status Synth(const Options& options, const Cli& cli) {
   {
     ProgressBar bar(cli.common.quiet);
     write.progress = bar.Callback();
-    MEGALITH_RETURN_IF_ERROR(synth::WriteCheckpoint(plan, options.out, write));
+    MEGALITH_RETURN_IF_ERROR(
+        synth::WriteCheckpoint(plan, options.out, write, drafter ? &*drafter : nullptr));
   }
   const double seconds = SecondsSince(start);
-  const double rate = static_cast<double>(plan.file_bytes) / seconds;
+  const std::uint64_t file_bytes = plan.file_bytes + (drafter ? drafter->file_bytes : 0);
+  const double rate = static_cast<double>(file_bytes) / seconds;
   if (options.json) {
-    const nlohmann::ordered_json json = {
+    nlohmann::ordered_json json = {
         {"path", options.out},
         {"source", options.config.empty() ? options.preset : options.config},
-        {"seed", options.seed},
-        {"shards", plan.shards.size()},
-        {"tensors", plan.num_tensors},
-        {"parameters", plan.num_parameters},
-        {"tensor_bytes", plan.tensor_bytes},
-        {"file_bytes", plan.file_bytes},
-        {"seconds", seconds},
-        {"bytes_per_second", rate}};
+        {"seed", options.seed}};
+    json.update(PlanJson(plan));
+    if (drafter) json["drafter"] = PlanJson(*drafter);
+    json["seconds"] = seconds;
+    json["bytes_per_second"] = rate;
     Put("{}\n", json.dump());
   } else {
-    Put("{}: {} tensors, {} parameters, {} in {} shard{}, seed {}\n", options.out, plan.num_tensors,
-        plan.num_parameters, FormatBytes(plan.file_bytes), plan.shards.size(),
-        plan.shards.size() == 1 ? "" : "s", options.seed);
+    Put("{}: {}, seed {}\n", options.out, PlanText(plan), options.seed);
+    if (drafter) Put("drafter in {}/dspark: {}\n", options.out, PlanText(*drafter));
     Note("written in {:.1f} s, {:.2f} GB/s with the flush to the disk\n", seconds, rate * 1e-9);
   }
   return {};
@@ -137,7 +166,7 @@ void RegisterSynth(CLI::App& app, Cli& cli) {
       "model of some size, not its words",
       "megalith synth /tmp/slice --preset k3-slice\n"
       "megalith synth /tmp/wide --preset k3-mini --experts 256 --experts-per-token 8 --seed 7\n"
-      "megalith synth /tmp/short --config Kimi-K3/config.json --layers 4",
+      "megalith synth /tmp/short --config Kimi-K3/config.json --layers 4 --drafter",
       [options, &cli] { return Synth(*options, cli); });
   command->add_option("OUT", options->out, "Folder to write")->type_name("")->required();
   std::string presets = "What to make: ";
@@ -164,8 +193,19 @@ void RegisterSynth(CLI::App& app, Cli& cli) {
       ->type_name("SIZE")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
-  command->add_flag("--force", options->replace,
-                    "Replace the checkpoint that OUT holds; other files in it stay");
+  CLI::Option* drafter = command->add_flag(
+      "--drafter", options->drafter, "Also write a random DSpark drafter for it into OUT/dspark");
+  command
+      ->add_option("--draft-set", options->drafter_edits,
+                   "A key of the drafter's config.json and its JSON value, e.g. block_size=4 or "
+                   "num_hidden_layers=2; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->take_all()
+      ->needs(drafter);
+  command->add_flag(
+      "--force", options->replace,
+      "Replace the checkpoint that OUT holds, and its drafter; other files in it stay");
   command->add_flag("--json", options->json, "One JSON object instead of text");
   AddEdits(*command, options->edits);
 }

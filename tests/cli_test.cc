@@ -122,6 +122,30 @@ TEST(Synth, ModelRunsAndIsReplacedOnlyByWish) {
   fs::remove_all(folder);
 }
 
+TEST(Synth, DrafterIsWrittenBesideTheModelAndShown) {
+  const std::string folder = (fs::path(testing::TempDir()) / "megalith_synth_drafter").string();
+  fs::remove_all(folder);
+  const Outcome wrong = Megalith("synth '" + folder + "' --drafter --draft-set block_size=0 -q");
+  EXPECT_EQ(wrong.exit_code, 2) << wrong.err;
+  EXPECT_NE(wrong.err.find("block_size"), std::string::npos) << wrong.err;
+  EXPECT_EQ(Megalith("synth '" + folder + "' --draft-set block_size=4 -q").exit_code, 2);
+  EXPECT_FALSE(fs::exists(folder));
+  const Outcome made =
+      Megalith("synth '" + folder + "' --drafter --draft-set block_size=4 --json -q");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const auto json = nlohmann::json::parse(made.out, nullptr, false);
+  EXPECT_EQ(json["drafter"]["shards"], 1);
+  const Outcome shown = Megalith("inspect --json '" + folder + "'");
+  ASSERT_EQ(shown.exit_code, 0) << shown.err;
+  const auto report = nlohmann::json::parse(shown.out, nullptr, false);
+  EXPECT_EQ(report["drafter"]["block_size"], 4);
+  EXPECT_EQ(report["drafter"]["parameters"], json["drafter"]["parameters"]);
+  EXPECT_EQ(report["drafter"]["file_bytes"], json["drafter"]["file_bytes"]);
+  EXPECT_EQ(report["total"]["parameters"], json["parameters"]);
+  EXPECT_EQ(report["warnings"].size(), 0U) << shown.out;
+  fs::remove_all(folder);
+}
+
 TEST(Doctor, JsonDescribesTheMachine) {
   const Outcome outcome = Megalith("doctor --json --no-bandwidth --isa portable --workers 1");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/config.h"
+#include "synth/assignment.h"
 
 namespace megalith::synth {
 namespace {
@@ -131,28 +132,13 @@ void SetNumber(std::string_view keys, std::int64_t value, Json* text) {
   }
 }
 
-Status Assign(const std::string& assignment, Json* root, Json* text) {
-  const auto fail = [&](std::string_view what) {
-    return Fail(ErrorCode::kUsage, "--set {}: {}", assignment, what);
-  };
-  const std::size_t equals = assignment.find('=');
-  if (equals == std::string::npos || equals == 0) return fail("KEY=VALUE expected");
-  Json value = Json::parse(assignment.substr(equals + 1), nullptr, false);
-  if (value.is_discarded()) return fail("a JSON value expected: a number, true, null, \"text\"");
-  Json* object = text;
-  std::string key = assignment.substr(0, equals);
-  for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.')) {
-    const auto inner = object->find(key.substr(0, dot));
-    if (inner == object->end() || !inner->is_object()) {
-      return fail(fmt::format("the config has no object '{}'", key.substr(0, dot)));
-    }
-    object = &*inner;
-    key.erase(0, dot + 1);
-  }
+Status Assign(const std::string& text_of_edit, Json* root, Json* text) {
+  MEGALITH_ASSIGN_OR_RETURN(const Assignment assignment, ParseAssignment("--set", text_of_edit));
   // A few keys stand at both levels of a nested config and must agree.
-  if (object == text && root->contains(key)) (*root)[key] = value;
-  (*object)[key] = std::move(value);
-  return {};
+  if (root != text && root->contains(assignment.path)) {
+    MEGALITH_RETURN_IF_ERROR(ApplyAssignment(assignment, root));
+  }
+  return ApplyAssignment(assignment, text);
 }
 
 Status Apply(const ConfigEdits& edits, Json* root, Json* text) {

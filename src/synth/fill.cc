@@ -30,6 +30,8 @@ constexpr double kRouterSpread = 1.2;
 constexpr double kQueryGain = 2.0;
 /// Of the scores that mix residual blocks.
 constexpr double kMixSpread = 1.0;
+/// Of what the previous token adds to a drafter's logits: less than the logits themselves.
+constexpr double kMarkovSpread = 1.0;
 
 // Trained ranges: A_log of layer 12 of Kimi K3, dt_bias and conv taps of k3-nano.
 constexpr float kALogMean = 0.3f;
@@ -41,12 +43,15 @@ constexpr float kTapSpread = 0.15f;
 constexpr float kNormSpread = 0.07f;
 constexpr float kRouterBiasSpread = 0.02f;
 
-/// Standard deviation of what one attention or feed-forward adds to the residual stream.
+/// Standard deviation of what one attention or feed-forward of so many layers adds to the residual
+/// stream.
+double BranchRms(std::int64_t num_layers) {
+  return kBlockRms / std::sqrt(2.0 * static_cast<double>(num_layers));
+}
+
 double BranchRms(const model::Model& model) {
-  const auto layers = static_cast<double>(model.attn_res_block_size > 0
-                                              ? model.attn_res_block_size
-                                              : static_cast<std::int64_t>(model.layers.size()));
-  return kBlockRms / std::sqrt(2.0 * layers);
+  return BranchRms(model.attn_res_block_size > 0 ? model.attn_res_block_size
+                                                 : static_cast<std::int64_t>(model.layers.size()));
 }
 
 Distribution Normal(double mean, double spread) {
@@ -176,6 +181,27 @@ Distribution DistributionOf(const model::Model& model, const model::TensorRule& 
   if (rule.kind != model::TensorKind::kMatrix) return VectorDistribution(model, rule);
   const auto inputs = static_cast<double>(rule.shape[1]);
   return Normal(0.0, MatrixGain(model, rule) / std::sqrt(inputs));
+}
+
+Distribution DistributionOf(const model::Drafter& drafter, const model::TensorRule& rule) {
+  const std::string_view name = rule.name;
+  const double branch = BranchRms(static_cast<std::int64_t>(drafter.layers.size()));
+  const auto keeping = [&](double gain) {  // for inputs of size 1
+    return Normal(0.0, gain / std::sqrt(static_cast<double>(rule.shape[1])));
+  };
+  if (name == "embed_tokens.weight") {
+    // A tied table is also the head and takes its scale.
+    return drafter.tie_word_embeddings ? keeping(kLogitSpread) : Normal(0.0, 1.0);
+  }
+  if (name == "markov_head.markov_w1.weight") return Normal(0.0, 1.0);
+  if (name == "markov_head.markov_w2") return keeping(kMarkovSpread);
+  if (name == "lm_head") return keeping(kLogitSpread);
+  if (name == "confidence_head.proj.weight") return keeping(1.0);
+  if (name.ends_with("o_proj")) return keeping(branch / kAttendedRms);
+  if (name.ends_with("down_proj")) return keeping(branch / kGluRms);
+  // Queries and keys are normed by the head, so the norm makes the queries longer.
+  if (name.ends_with("q_norm.weight")) return Normal(kQueryGain, kNormSpread);
+  return rule.kind == model::TensorKind::kMatrix ? keeping(1.0) : Normal(1.0, kNormSpread);
 }
 
 TensorFill::TensorFill(const Distribution& distribution, DType dtype, std::uint64_t stream_key)

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/dtype.h"
+#include "model/drafter.h"
 #include "model/model.h"
 #include "model/tensors.h"
 
@@ -36,6 +37,8 @@ struct Distribution {
 /// The distribution of a tensor of `model` made from `rule`; codes and scales of an MXFP4 matrix
 /// (`mxfp4`) have their own, kMxfp4Codes and kMxfp4Scales, with this one's spread.
 Distribution DistributionOf(const model::Model& model, const model::TensorRule& rule);
+/// The same of a drafter, whose tensors are all BF16.
+Distribution DistributionOf(const model::Drafter& drafter, const model::TensorRule& rule);
 
 /// Bytes of a tensor, any part of it.
 class TensorFill {

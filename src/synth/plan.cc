@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "model/config.h"
+#include "model/drafter_tensors.h"
+#include "model/dspark.h"
 #include "model/tensors.h"
 #include "synth/random_bits.h"
 
@@ -120,6 +122,15 @@ class ShardCutter {
     if (options_.shard_bytes == 0) Cut();
   }
 
+  /// A single shard is called model.safetensors and has no index.
+  void FinishAsOneFile() {
+    Cut();
+    if (plan_->shards.size() != 1) return Finish();
+    PlannedShard& shard = plan_->shards.front();
+    shard.file_name = "model.safetensors";
+    plan_->file_bytes = shard.header.size() + shard.data_bytes;
+  }
+
   void Finish() {
     Cut();
     std::string map;
@@ -182,6 +193,28 @@ Result<CheckpointPlan> PlanCheckpoint(std::string_view config_json, const PlanOp
   if (!layer_tensors.empty()) cutter.Add(std::move(layer_tensors));
   cutter.Add(std::move(model_level));
   cutter.Finish();
+  return plan;
+}
+
+Result<CheckpointPlan> PlanDrafter(std::string_view config_json, const model::Model& target,
+                                   const PlanOptions& options) {
+  MEGALITH_ASSIGN_OR_RETURN(const model::DrafterConfig config,
+                            model::ParseDrafterConfig(config_json, target));
+  const model::Drafter& drafter = config.drafter;
+  const model::TensorRules rules = model::MakeDrafterTensorRules(drafter);
+  CheckpointPlan plan;
+  plan.config_json = config_json;
+  plan.num_parameters = model::Total(model::CountTensors(rules, false)).num_parameters;
+  std::vector<NamedTensor> tensors;
+  model::ForEachTensor(
+      rules, [&](const model::TensorRule& rule, std::int64_t, std::int64_t, std::string_view name) {
+        std::string full(name);
+        if (rule.kind == model::TensorKind::kMatrix) full += ".weight";
+        tensors.push_back({std::move(full), rule.dtype, rule.shape, DistributionOf(drafter, rule)});
+      });
+  ShardCutter cutter(options, &plan);
+  cutter.Add(std::move(tensors));
+  cutter.FinishAsOneFile();
   return plan;
 }
 

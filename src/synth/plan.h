@@ -28,7 +28,7 @@ struct PlannedShard {
 
 struct CheckpointPlan {
   std::string config_json;
-  std::string index_json;
+  std::string index_json;  ///< empty: one shard, model.safetensors, that needs no index
   std::vector<PlannedShard> shards;
   std::uint64_t num_tensors = 0;
   std::uint64_t num_parameters = 0;
@@ -45,5 +45,10 @@ struct PlanOptions {
 
 /// Plans a checkpoint for a config.json. Errors: those of model::ParseConfig.
 Result<CheckpointPlan> PlanCheckpoint(std::string_view config_json, const PlanOptions& options);
+
+/// Plans a drafter for `target`: one file unless shard_bytes cuts it. Errors: those of
+/// model::ParseDrafterConfig.
+Result<CheckpointPlan> PlanDrafter(std::string_view config_json, const model::Model& target,
+                                   const PlanOptions& options);
 
 }  // namespace megalith::synth

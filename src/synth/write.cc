@@ -31,6 +31,8 @@ constexpr std::uint64_t kSpareBytes = std::uint64_t{1} << 20;
 
 constexpr char kConfigName[] = "config.json";
 constexpr char kIndexName[] = "model.safetensors.index.json";
+constexpr std::string_view kSingleName = "model.safetensors";
+constexpr char kDrafterFolder[] = "dspark";
 constexpr std::string_view kUnfinished = ".part";
 
 tl::unexpected<Error> SystemError(const std::string& path, std::string_view what) {
@@ -91,8 +93,30 @@ class OpenFile {
 };
 
 bool IsShardName(std::string_view name) {
-  return name.starts_with("model-") &&
-         (name.ends_with(".safetensors") || name.ends_with(".safetensors.part"));
+  if (name.ends_with(kUnfinished)) name.remove_suffix(kUnfinished.size());
+  return name == kSingleName || (name.starts_with("model-") && name.ends_with(".safetensors"));
+}
+
+/// Takes config, index and shards away.
+Status RemoveCheckpoint(const std::string& directory) {
+  std::vector<fs::path> old;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const std::string file = entry.path().filename().string();
+    std::string_view name = file;
+    const bool is_shard = IsShardName(name);
+    if (name.ends_with(kUnfinished)) name.remove_suffix(kUnfinished.size());
+    if (is_shard || name == kConfigName || name == kIndexName) old.push_back(entry.path());
+  }
+  // The config first: what is left by a failure on the way is no checkpoint.
+  std::stable_partition(old.begin(), old.end(),
+                        [](const fs::path& file) { return file.filename() == kConfigName; });
+  for (const fs::path& file : old) {
+    if (!error) fs::remove(file, error);
+    if (error) return Fail(ErrorCode::kIo, "{}: {}", file.string(), error.message());
+  }
+  if (error) return Fail(ErrorCode::kIo, "{}: {}", directory, error.message());
+  return {};
 }
 
 /// The folder a checkpoint is written into, and what has been put there so far. Unless kept, all of
@@ -130,7 +154,13 @@ class Folder {
       return Fail(ErrorCode::kUsage,
                   "{}: the folder is not empty; --force replaces the checkpoint in it", path_);
     }
-    return RemoveCheckpoint();
+    MEGALITH_RETURN_IF_ERROR(RemoveCheckpoint(path_));
+    const std::string drafter = File(kDrafterFolder);
+    if (!fs::is_directory(drafter, error)) return {};
+    MEGALITH_RETURN_IF_ERROR(RemoveCheckpoint(drafter));
+    // With other files in it, it stays.
+    fs::remove(drafter, error);
+    return {};
   }
 
   std::string File(std::string_view name) const { return (fs::path(path_) / name).string(); }
@@ -182,39 +212,27 @@ class Folder {
   void Keep() { kept_ = true; }
 
  private:
-  Status RemoveCheckpoint() const {
-    std::vector<fs::path> old = {File(kConfigName), File(kIndexName)};
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(path_, error)) {
-      const std::string name = entry.path().filename().string();
-      if (IsShardName(name) || name == std::string(kConfigName) + std::string(kUnfinished) ||
-          name == std::string(kIndexName) + std::string(kUnfinished)) {
-        old.push_back(entry.path());
-      }
-    }
-    for (const fs::path& file : old) {
-      if (!error) fs::remove(file, error);
-      if (error) return Fail(ErrorCode::kIo, "{}: {}", file.string(), error.message());
-    }
-    return {};
-  }
-
   std::string path_;
   std::vector<std::string> files_;
   bool created_ = false;
   bool kept_ = false;
 };
 
+/// A shard on its way to the disk.
+struct ShardFile {
+  const PlannedShard* shard;
+  OpenFile file;
+};
+
 /// Fills the data of all shards, by any number of threads.
 class ShardFiller {
  public:
-  ShardFiller(const CheckpointPlan& plan, const std::vector<OpenFile>& files,
-              const WriteOptions& options)
-      : plan_(plan), files_(files), options_(options) {
-    for (const PlannedShard& shard : plan.shards) {
+  ShardFiller(const std::vector<ShardFile>& shards, const WriteOptions& options)
+      : shards_(shards), options_(options) {
+    for (const ShardFile& shard : shards) {
       first_chunk_.push_back(num_chunks_);
-      num_chunks_ += (shard.data_bytes + kChunkBytes - 1) / kChunkBytes;
-      total_bytes_ += shard.data_bytes;
+      num_chunks_ += (shard.shard->data_bytes + kChunkBytes - 1) / kChunkBytes;
+      total_bytes_ += shard.shard->data_bytes;
     }
   }
 
@@ -258,7 +276,7 @@ class ShardFiller {
   Status WriteChunk(std::uint64_t chunk, std::vector<std::byte>* buffer) {
     const auto found = std::upper_bound(first_chunk_.begin(), first_chunk_.end(), chunk);
     const auto index = static_cast<std::size_t>(found - first_chunk_.begin()) - 1;
-    const PlannedShard& shard = plan_.shards[index];
+    const PlannedShard& shard = *shards_[index].shard;
     const std::uint64_t begin = (chunk - first_chunk_[index]) * kChunkBytes;
     const std::uint64_t end = std::min(begin + kChunkBytes, shard.data_bytes);
     auto tensor = std::partition_point(
@@ -270,13 +288,12 @@ class ShardFiller {
       tensor->fill.Write(at - tensor->begin, out.subspan(at - begin, stop - at));
       at = stop;
     }
-    MEGALITH_RETURN_IF_ERROR(files_[index].WriteAt(shard.header.size() + begin, out));
+    MEGALITH_RETURN_IF_ERROR(shards_[index].file.WriteAt(shard.header.size() + begin, out));
     done_bytes_.fetch_add(out.size(), std::memory_order_relaxed);
     return {};
   }
 
-  const CheckpointPlan& plan_;
-  const std::vector<OpenFile>& files_;
+  const std::vector<ShardFile>& shards_;
   const WriteOptions& options_;
   std::vector<std::uint64_t> first_chunk_;  ///< [shards]
   std::uint64_t num_chunks_ = 0;
@@ -288,40 +305,64 @@ class ShardFiller {
   Status status_;  ///< the first failure; guarded by mutex_ while threads run
 };
 
+std::uint64_t AllBytes(const CheckpointPlan& plan) {
+  return plan.file_bytes + plan.index_json.size() + plan.config_json.size();
+}
+
+/// Appends the plan's shards, with space and headers.
+Status CreateShards(const CheckpointPlan& plan, Folder* folder, std::vector<ShardFile>* out) {
+  for (const PlannedShard& shard : plan.shards) {
+    MEGALITH_ASSIGN_OR_RETURN(OpenFile file,
+                              folder->Create(shard.file_name + std::string(kUnfinished)));
+    MEGALITH_RETURN_IF_ERROR(file.Reserve(shard.header.size() + shard.data_bytes));
+    MEGALITH_RETURN_IF_ERROR(file.WriteAt(0, std::as_bytes(std::span(shard.header))));
+    out->push_back({&shard, std::move(file)});
+  }
+  return {};
+}
+
+/// The shards are on the medium: gives them their names and makes the folder a checkpoint.
+Status Publish(const CheckpointPlan& plan, Folder* folder) {
+  for (const PlannedShard& shard : plan.shards) {
+    MEGALITH_RETURN_IF_ERROR(
+        folder->Rename(shard.file_name + std::string(kUnfinished), shard.file_name));
+  }
+  if (!plan.index_json.empty()) {
+    MEGALITH_RETURN_IF_ERROR(folder->WriteWhole(kIndexName, plan.index_json));
+  }
+  MEGALITH_RETURN_IF_ERROR(folder->SyncNames());
+  MEGALITH_RETURN_IF_ERROR(folder->WriteWhole(kConfigName, plan.config_json));
+  return folder->SyncNames();
+}
+
 }  // namespace
 
 Status WriteCheckpoint(const CheckpointPlan& plan, const std::string& directory,
-                       const WriteOptions& options) {
+                       const WriteOptions& options, const CheckpointPlan* drafter) {
   Folder folder(directory);
   MEGALITH_RETURN_IF_ERROR(folder.Prepare(options.replace));
-  MEGALITH_RETURN_IF_ERROR(
-      folder.CheckSpace(plan.file_bytes + plan.index_json.size() + plan.config_json.size()));
+  const std::uint64_t file_bytes = plan.file_bytes + (drafter ? drafter->file_bytes : 0);
+  MEGALITH_RETURN_IF_ERROR(folder.CheckSpace(AllBytes(plan) + (drafter ? AllBytes(*drafter) : 0)));
+  // Destroyed before `folder`, which can then be removed.
+  Folder drafter_folder(folder.File(kDrafterFolder));
+  if (drafter) MEGALITH_RETURN_IF_ERROR(drafter_folder.Prepare(options.replace));
 
-  std::vector<OpenFile> files;
-  for (const PlannedShard& shard : plan.shards) {
-    MEGALITH_ASSIGN_OR_RETURN(OpenFile file,
-                              folder.Create(shard.file_name + std::string(kUnfinished)));
-    MEGALITH_RETURN_IF_ERROR(file.Reserve(shard.header.size() + shard.data_bytes));
-    MEGALITH_RETURN_IF_ERROR(file.WriteAt(0, std::as_bytes(std::span(shard.header))));
-    files.push_back(std::move(file));
-  }
-  MEGALITH_RETURN_IF_ERROR(ShardFiller(plan, files, options).Run());
+  std::vector<ShardFile> shards;
+  MEGALITH_RETURN_IF_ERROR(CreateShards(plan, &folder, &shards));
+  if (drafter) MEGALITH_RETURN_IF_ERROR(CreateShards(*drafter, &drafter_folder, &shards));
+  MEGALITH_RETURN_IF_ERROR(ShardFiller(shards, options).Run());
 
   std::uint64_t flushed = 0;
-  for (std::size_t i = 0; i < files.size(); ++i) {
+  for (ShardFile& shard : shards) {
     MEGALITH_RETURN_IF_ERROR(CheckCancelled(options.cancel, "synth"));
-    MEGALITH_RETURN_IF_ERROR(files[i].Finish());
-    flushed += plan.shards[i].header.size() + plan.shards[i].data_bytes;
-    if (options.progress) options.progress({"flush to disk", flushed, plan.file_bytes, true});
+    MEGALITH_RETURN_IF_ERROR(shard.file.Finish());
+    flushed += shard.shard->header.size() + shard.shard->data_bytes;
+    if (options.progress) options.progress({"flush to disk", flushed, file_bytes, true});
   }
-  for (const PlannedShard& shard : plan.shards) {
-    MEGALITH_RETURN_IF_ERROR(
-        folder.Rename(shard.file_name + std::string(kUnfinished), shard.file_name));
-  }
-  MEGALITH_RETURN_IF_ERROR(folder.WriteWhole(kIndexName, plan.index_json));
-  MEGALITH_RETURN_IF_ERROR(folder.SyncNames());
-  MEGALITH_RETURN_IF_ERROR(folder.WriteWhole(kConfigName, plan.config_json));
-  MEGALITH_RETURN_IF_ERROR(folder.SyncNames());
+  // The model's config comes last of all.
+  if (drafter) MEGALITH_RETURN_IF_ERROR(Publish(*drafter, &drafter_folder));
+  MEGALITH_RETURN_IF_ERROR(Publish(plan, &folder));
+  drafter_folder.Keep();
   folder.Keep();
   return {};
 }
