@@ -263,15 +263,16 @@ TEST(CpuEngine, PromptCutAnywhereGivesTheSameBits) {
 TEST(CpuEngine, StepOfManyRowsGivesTheBitsOfSmallSteps) {
   ExecutorSpec spec;
   spec.directory = Directory("k3-tiny");
+  spec.isa = kernels::SelectIsa().value();
   spec.num_workers = 2;
-  spec.max_positions = 1024;
-  spec.row_buckets = {16, 1024};
+  spec.max_positions = 4096;
+  spec.row_buckets = {16, 4096};
   const auto executor = Make(spec);
   ASSERT_NE(executor, nullptr);
-  const std::vector<std::int32_t> tokens = RandomTokens(700, executor->limits().vocab_size, 7);
+  const std::vector<std::int32_t> tokens = RandomTokens(2500, executor->limits().vocab_size, 7);
   const LogitRows small = FeedOrFail(*executor, 0, tokens, 16);
   ASSERT_TRUE(executor->ReleaseSlot(0).has_value());
-  const LogitRows large = FeedOrFail(*executor, 0, tokens, 700);
+  const LogitRows large = FeedOrFail(*executor, 0, tokens, 2500);
   EXPECT_EQ(FirstDifference(small, large), "");
 }
 

@@ -86,7 +86,7 @@ Result<Scratch> Scratch::Allocate(const std::vector<program::VerifiedProgram>& p
   std::byte* position = scratch.arena_.data();
   scratch.acc_ = reinterpret_cast<float*>(position);
   scratch.sum_ = reinterpret_cast<float*>(position + acc_bytes);
-  scratch.kernel_ = reinterpret_cast<float*>(position + 2 * acc_bytes);
+  scratch.kernel_ = reinterpret_cast<float*>(position + acc_bytes + sum_bytes);
   scratch.sources_ = position + acc_bytes + sum_bytes + kernel_bytes;
   return scratch;
 }
