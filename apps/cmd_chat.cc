@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "console.h"
 #include "default_model.h"
+#include "drafting.h"
 #include "engine/generate.h"
 #include "interrupt.h"
 #include "line_reader.h"
@@ -39,7 +40,8 @@ struct Options {
   std::int64_t max_tokens = 0;
   bool no_thinking = false;
   // What the model's makers recommend.
-  engine::SamplingOptions sampling = {.temperature = 1.0f, .top_p = 0.95f};
+  DraftChoice draft;
+  kernels::SamplingOptions sampling = {.temperature = 1.0f, .top_p = 0.95f};
 };
 
 text::Effort ParseEffort(const std::string& name) {
@@ -82,10 +84,11 @@ class Display {
 
 class Chat {
  public:
-  Chat(const Options& options, const Cli& cli, engine::Engine& engine, text::Tokenizer tokenizer,
-       std::vector<std::int32_t> stop_ids)
+  Chat(const Options& options, const Cli& cli, engine::DraftOptions drafting,
+       engine::Engine& engine, text::Tokenizer tokenizer, std::vector<std::int32_t> stop_ids)
       : options_(options),
         cli_(cli),
+        drafting_(std::move(drafting)),
         engine_(engine),
         tokenizer_(std::move(tokenizer)),
         stop_ids_(std::move(stop_ids)),
@@ -157,6 +160,7 @@ class Chat {
     if (!TerminationRequested()) cli_.cancel->Reset();
     engine::GenerateOptions generate;
     generate.sampling = options_.sampling;
+    generate.drafting = drafting_;
     generate.stop_ids = stop_ids_;
     generate.cancel = cli_.cancel;
     generate.max_tokens = options_.max_tokens > 0 ? options_.max_tokens : engine_.max_positions();
@@ -198,10 +202,12 @@ class Chat {
         engine::FinishReasonName(result.finish_reason), result.prompt_tokens, result.reused_tokens,
         rate(run, result.prompt_seconds), result.ids.size(),
         rate(result.ids.size() - 1, result.decode_seconds));
+    if (const std::string drafts = DraftSummary(result); !drafts.empty()) Note("[{}]\n", drafts);
   }
 
   const Options& options_;
   const Cli& cli_;
+  engine::DraftOptions drafting_;
   engine::Engine& engine_;
   text::Tokenizer tokenizer_;
   std::vector<std::int32_t> stop_ids_;
@@ -210,7 +216,7 @@ class Chat {
 };
 
 Status RunChat(const Options& options, const Cli& cli) {
-  MEGALITH_RETURN_IF_ERROR(engine::CheckSampling(options.sampling));
+  MEGALITH_RETURN_IF_ERROR(kernels::CheckSampling(options.sampling));
   if (text::FindInvalidUtf8(options.system)) {
     return Fail(ErrorCode::kUsage, "--system: valid UTF-8 expected");
   }
@@ -220,13 +226,18 @@ Status RunChat(const Options& options, const Cli& cli) {
                             text::Tokenizer::Load(directory, config.model.vocab_size));
   MEGALITH_ASSIGN_OR_RETURN(std::vector<std::int32_t> stop_ids,
                             text::FindStopIds(directory, tokenizer));
+  MEGALITH_ASSIGN_OR_RETURN(Drafting drafting, ResolveDrafting(options.draft, directory));
   engine::EngineOptions load;
+  load.drafter = drafting.drafter;
+  load.max_drafts = drafting.options.max_drafts;
   load.max_positions = static_cast<std::int32_t>(
       options.context > 0 ? options.context
                           : std::min(kDefaultContext, config.model.max_position_embeddings));
   MEGALITH_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine,
                             LoadEngine(directory, cli, options.load, std::move(load)));
-  return Chat(options, cli, *engine, std::move(tokenizer), std::move(stop_ids)).Run();
+  return Chat(options, cli, std::move(drafting.options), *engine, std::move(tokenizer),
+              std::move(stop_ids))
+      .Run();
 }
 
 }  // namespace
@@ -256,6 +267,7 @@ void RegisterChat(CLI::App& app, Cli& cli) {
       ->type_name("N")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   AddSamplingOptions(*command, options->sampling);
+  AddDraftOptions(*command, options->draft);
 }
 
 }  // namespace megalith::apps

@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "console.h"
 #include "default_model.h"
+#include "drafting.h"
 #include "engine/generate.h"
 #include "loading.h"
 #include "model/config.h"
@@ -36,7 +37,8 @@ struct RunOptions {
   std::string prompt_file;
   std::string ids;
   std::int64_t max_tokens = 64;
-  engine::SamplingOptions sampling;
+  DraftChoice draft;
+  kernels::SamplingOptions sampling;
   std::int32_t rows_per_step = 256;
   bool bos = false;
   bool ignore_eos = false;
@@ -86,6 +88,7 @@ void PrintSummary(const engine::Engine& engine, const engine::GenerateResult& re
        result.prompt_tokens, Rate(result.prompt_tokens, result.prompt_seconds), decode,
        FormatBytes(static_cast<std::uint64_t>(engine.bytes_per_token())), engine.isa_name(),
        engine.num_workers(), engine.num_workers() == 1 ? "" : "s");
+  if (const std::string drafts = DraftSummary(result); !drafts.empty()) Note("{}\n", drafts);
 }
 
 void PrintJson(const engine::Engine& engine, const std::vector<std::int32_t>& prompt,
@@ -109,6 +112,7 @@ void PrintJson(const engine::Engine& engine, const std::vector<std::int32_t>& pr
         {"prefill_tokens_per_second", Rate(result.prompt_tokens, result.prompt_seconds)},
         {"decode_tokens_per_second", Rate(decoded, result.decode_seconds)},
         {"bytes_per_token", engine.bytes_per_token()}}},
+      {"drafting", DraftJson(result)},
       {"weights", exec::WeightOriginName(engine.weights().origin())},
       {"isa", engine.isa_name()},
       {"workers", engine.num_workers()},
@@ -138,8 +142,9 @@ Result<Texts> LoadTexts(const std::string& directory, const model::Model& model,
 
 Status Run(const RunOptions& options, const PromptSources& sources, const Cli& cli) {
   // All that can be refused is refused before the weights are read.
-  MEGALITH_RETURN_IF_ERROR(engine::CheckSampling(options.sampling));
+  MEGALITH_RETURN_IF_ERROR(kernels::CheckSampling(options.sampling));
   MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
+  MEGALITH_ASSIGN_OR_RETURN(const Drafting drafting, ResolveDrafting(options.draft, directory));
   MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(directory));
   const bool from_ids = sources.ids->count() > 0;
   MEGALITH_ASSIGN_OR_RETURN(const Texts texts, LoadTexts(directory, config.model, from_ids));
@@ -157,6 +162,8 @@ Status Run(const RunOptions& options, const PromptSources& sources, const Cli& c
 
   engine::EngineOptions load;
   load.rows_per_step = options.rows_per_step;
+  load.drafter = drafting.drafter;
+  load.max_drafts = drafting.options.max_drafts;
   // Rounded up so that the Program, and its hash, do not change with every length.
   load.max_positions = static_cast<std::int32_t>(
       std::min(context, RoundUp(static_cast<std::int64_t>(prompt.size()) + options.max_tokens,
@@ -166,6 +173,7 @@ Status Run(const RunOptions& options, const PromptSources& sources, const Cli& c
   engine::GenerateOptions generate;
   generate.max_tokens = options.max_tokens;
   generate.sampling = options.sampling;
+  generate.drafting = drafting.options;
   generate.cancel = cli.cancel;
   if (!options.ignore_eos) generate.stop_ids = texts.stop_ids;
 
@@ -217,6 +225,7 @@ void RegisterRun(CLI::App& app, Cli& cli) {
                                  "megalith run -p \"And the king said unto\" -n 40\n"
                                  "megalith run /models/Kimi-K3 --prompt-file question.txt -n 200 "
                                  "--temperature 1 --top-p 0.95\n"
+                                 "megalith run --draft ngram --prompt-file code.py -n 300\n"
                                  "megalith run --ids 3840,3077,259 -n 16 --json",
                                  [options, sources, &cli] { return Run(*options, *sources, cli); });
   AddModelArgument(*command, options->model);
@@ -237,6 +246,7 @@ void RegisterRun(CLI::App& app, Cli& cli) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31))
       ->capture_default_str();
   AddSamplingOptions(*command, options->sampling);
+  AddDraftOptions(*command, options->draft);
   command
       ->add_option("--rows-per-step", options->rows_per_step,
                    "Prompt tokens per step; does not change the result")

@@ -83,7 +83,7 @@ Status Score(const ScoreOptions& options, const Cli& cli) {
     std::iota(rows.begin(), rows.end(), 0);
     const exec::Run run{0, static_cast<std::int32_t>(done), static_cast<std::int32_t>(count)};
     MEGALITH_ASSIGN_OR_RETURN(
-        const exec::Logits step,
+        const exec::StepOutput step,
         engine->executor().Step({{&run, 1}, std::span(ids).subspan(done, count), rows}));
     for (std::size_t row = 0; row < count; ++row) {
       const std::span<const float> values = step.Row(static_cast<std::int64_t>(row));

@@ -88,11 +88,11 @@ class Recorder {
   }
 
   /// One step; `counts`: it is to be reported.
-  Result<exec::Logits> Step(const exec::StepInput& input, bool counts) {
+  Result<exec::StepOutput> Step(const exec::StepInput& input, bool counts) {
     MEGALITH_RETURN_IF_ERROR(CheckCancelled(cancel_, "trace"));
     // Reading disturbs the next step, so it is done only when the rings are about to overflow.
     if ((unread_ + 1) * longest_step_ > exec::kDefaultTraceRecords) Read();
-    MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits, executor_.Step(input));
+    MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput logits, executor_.Step(input));
     ++unread_;
     counts_.push_back(counts);
     return logits;
@@ -149,9 +149,10 @@ Result<std::vector<std::int32_t>> ReadPrompt(const TraceOptions& options,
 }
 
 /// Runs `tokens` into a slot in steps of at most `rows` rows; logits of the last token.
-Result<exec::Logits> Feed(Recorder& recorder, std::int32_t slot,
-                          const std::vector<std::int32_t>& tokens, std::int32_t rows, bool counts) {
-  exec::Logits logits;
+Result<exec::StepOutput> Feed(Recorder& recorder, std::int32_t slot,
+                              const std::vector<std::int32_t>& tokens, std::int32_t rows,
+                              bool counts) {
+  exec::StepOutput logits;
   const auto total = static_cast<std::int32_t>(tokens.size());
   for (std::int32_t done = 0; done < total; done += rows) {
     const std::int32_t count = std::min(rows, total - done);
@@ -179,7 +180,7 @@ Status RunDecode(Recorder& recorder, const TraceOptions& options,
   for (std::int32_t row = 0; row < options.rows; ++row) {
     const std::vector<std::int32_t> start =
         options.HasPrompt() ? prompt : source.Take(options.context);
-    MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits,
+    MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput logits,
                               Feed(recorder, row, start, options.rows_per_step, false));
     tokens.push_back(options.HasPrompt() ? ArgMax(logits.Row(0)) : source.Next());
     runs.push_back({row, static_cast<std::int32_t>(start.size()), 1});
@@ -187,7 +188,7 @@ Status RunDecode(Recorder& recorder, const TraceOptions& options,
   std::vector<std::int32_t> logit_rows(runs.size());
   std::iota(logit_rows.begin(), logit_rows.end(), 0);
   for (std::int32_t step = 0; step < kWarmUpSteps + options.steps; ++step) {
-    MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits,
+    MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput logits,
                               recorder.Step({runs, tokens, logit_rows}, step >= kWarmUpSteps));
     for (std::size_t row = 0; row < runs.size(); ++row) {
       tokens[row] =

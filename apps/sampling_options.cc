@@ -7,7 +7,7 @@
 
 namespace megalith::apps {
 
-void AddSamplingOptions(CLI::App& command, engine::SamplingOptions& options) {
+void AddSamplingOptions(CLI::App& command, kernels::SamplingOptions& options) {
   command.add_option("--temperature", options.temperature, "0 is greedy")
       ->type_name("T")
       ->capture_default_str();

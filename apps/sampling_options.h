@@ -4,12 +4,12 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include "engine/sampler.h"
+#include "kernels/sampling.h"
 
 namespace megalith::apps {
 
 /// Adds --temperature, --top-p, --top-k, --min-p and --seed with the values in `options` as
 /// defaults.
-void AddSamplingOptions(CLI::App& command, engine::SamplingOptions& options);
+void AddSamplingOptions(CLI::App& command, kernels::SamplingOptions& options);
 
 }  // namespace megalith::apps

@@ -130,7 +130,7 @@ class Runner {
         const std::int32_t last = count - 1;
         const std::span<const std::int32_t> piece(prompt.data() + done,
                                                   static_cast<std::size_t>(count));
-        MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits,
+        MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput logits,
                                   executor_.Step({{&run, 1}, piece, {&last, 1}}));
         greedy_[row] = GreedyToken(logits.Row(0));
         done += count;
@@ -145,7 +145,7 @@ class Runner {
       tokens_[row] = NextToken(row);
       runs_[row] = {first_slot_ + static_cast<std::int32_t>(row), position_, 1};
     }
-    MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits,
+    MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput logits,
                               executor_.Step({runs_, tokens_, logit_rows_}));
     for (std::size_t row = 0; row < tokens_.size(); ++row) {
       greedy_[row] = GreedyToken(logits.Row(static_cast<std::int64_t>(row)));

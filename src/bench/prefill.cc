@@ -40,7 +40,7 @@ class Runner {
       const std::span<const std::int32_t> tokens(prompt_.data() + done,
                                                  static_cast<std::size_t>(count));
       const std::span<const std::int32_t> logit_rows(&last_row, is_last ? 1 : 0);
-      MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits,
+      MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput logits,
                                 executor_.Step({{&run, 1}, tokens, logit_rows}));
       const auto experts = static_cast<double>(executor_.memory().step_active_experts());
       weight_bytes += cost_.WeightBytes(count, experts) - (is_last ? 0.0 : cost_.head_bytes);

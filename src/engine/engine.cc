@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -15,6 +16,8 @@ namespace megalith::engine {
 namespace {
 
 constexpr std::int32_t kPageTokens = 64;
+/// The rest of a prompt of up to so many tokens need not pay for the largest step's buffers.
+constexpr std::int32_t kSmallStep = 8;
 
 /// Storage of the matrices a Program names, from which tensors exist. A segment serves many layers,
 /// so one name must be stored one way in all of them.
@@ -63,7 +66,8 @@ program::CompileOptions CompileOptionsFor(const Topology& topology, std::int32_t
 Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
                                              const EngineOptions& options) {
   const std::int64_t start = NowNs();
-  MEGALITH_ASSIGN_OR_RETURN(weights::Checkpoint checkpoint, weights::Checkpoint::Open(directory));
+  MEGALITH_ASSIGN_OR_RETURN(weights::Checkpoint checkpoint,
+                            weights::Checkpoint::Open(directory, options.drafter));
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint)));
   engine->options_ = options;
   engine->options_.progress = nullptr;
@@ -105,22 +109,45 @@ Status Engine::Compile(const EngineOptions& options) {
   num_workers_ = compile.num_workers;
   compile.num_slots = options.num_sequences;
 
-  std::vector<std::int32_t> buckets = {1};
-  const std::int32_t largest = program::RowBucket(rows_per_step_);
-  // A rest of a prompt of up to 8 tokens need not pay for the largest bucket's buffers.
-  if (largest > 8) buckets.push_back(8);
-  if (largest > 1) buckets.push_back(largest);
-  MEGALITH_ASSIGN_OR_RETURN(programs_,
-                            CompileBuckets(compile, buckets, options.logit_rows_per_step));
+  if (options.max_drafts < 0 || options.max_drafts > program::kMaxDrafts) {
+    return Fail(ErrorCode::kUsage, "drafts: 0 to {} expected, {} given", program::kMaxDrafts,
+                options.max_drafts);
+  }
+  // Drafts are verified in one step.
+  rows_per_step_ = std::max(rows_per_step_, options.max_drafts + 1);
+  const std::int32_t logit_rows =
+      std::max(options.logit_rows_per_step, options.num_sequences * (options.max_drafts + 1));
+  MEGALITH_ASSIGN_OR_RETURN(programs_, CompileShapes(compile, Shapes(options), logit_rows));
   program_hash_ = programs_.front().hash();
   bytes_per_token_ =
       program::CountStepBytes(*programs_.front(), 1, model().moe.num_experts_per_token).Source();
   return {};
 }
 
-/// One Program per row bucket, proved. Fills in what follows from the checkpoint.
-Result<std::vector<program::VerifiedProgram>> Engine::CompileBuckets(
-    program::CompileOptions compile, const std::vector<std::int32_t>& buckets,
+/// Row buckets for one token, for the end of a prompt or a verified block, and for a whole step;
+/// with a drafter the latter two also with proposals: as many as may be verified, and few.
+std::vector<Engine::ProgramShape> Engine::Shapes(const EngineOptions& options) const {
+  std::vector<ProgramShape> shapes = {{}};
+  const std::int32_t largest = program::RowBucket(rows_per_step_);
+  const std::int32_t block = program::RowBucket(std::max(options.max_drafts + 1, kSmallStep));
+  std::vector<std::int32_t> buckets;
+  if (largest > block) buckets.push_back(block);
+  if (largest > 1) buckets.push_back(largest);
+  for (const std::int32_t rows : buckets) shapes.push_back({rows, 0, 0});
+  if (checkpoint_.drafter() == nullptr || options.max_drafts == 0) return shapes;
+  const auto most = static_cast<std::int32_t>(
+      std::min<std::int64_t>(options.max_drafts, checkpoint_.drafter()->MaxDrafts()));
+  for (const std::int32_t rows : buckets) {
+    for (const std::int32_t num_drafts : std::set{1, std::min(3, most), most}) {
+      shapes.push_back({rows, std::min(rows, options.num_sequences), num_drafts});
+    }
+  }
+  return shapes;
+}
+
+/// One Program of each shape, proved. Fills in what follows from the checkpoint.
+Result<std::vector<program::VerifiedProgram>> Engine::CompileShapes(
+    program::CompileOptions compile, const std::vector<ProgramShape>& shapes,
     std::int32_t logit_rows) const {
   model::Model compiled = model();
   if (options_.lora_norm_uses_rms_eps) compiled.lora_norm_eps = compiled.rms_norm_eps;
@@ -129,9 +156,13 @@ Result<std::vector<program::VerifiedProgram>> Engine::CompileBuckets(
   compile.dense = options_.dense;
   compile.weight_format = [&formats](std::string_view name) { return formats(name); };
   std::vector<program::VerifiedProgram> programs;
-  for (const std::int32_t bucket : buckets) {
-    compile.max_rows = bucket;
-    compile.max_logit_rows = std::clamp(logit_rows, 1, bucket);
+  compile.max_drafts = options_.max_drafts;
+  compile.drafter = checkpoint_.drafter();
+  for (const ProgramShape& shape : shapes) {
+    compile.max_rows = shape.rows;
+    compile.max_logit_rows = std::clamp(logit_rows, 1, shape.rows);
+    compile.draft_runs = shape.draft_runs;
+    compile.num_drafts = shape.num_drafts;
     MEGALITH_ASSIGN_OR_RETURN(program::Program program, program::Compile(compiled, compile));
     if (!formats.mixed().empty()) {
       return Fail(ErrorCode::kUnsupported,
@@ -153,8 +184,9 @@ Result<Variant> Engine::MakeVariant(const VariantOptions& options) const {
   compile.num_slots = options.num_sequences;
   compile.barrier_after_each_op = options.barrier_after_each_op;
   Variant variant;
-  MEGALITH_ASSIGN_OR_RETURN(variant.programs,
-                            CompileBuckets(compile, options.row_buckets, options.logit_rows));
+  std::vector<ProgramShape> shapes;
+  for (const std::int32_t rows : options.row_buckets) shapes.push_back({rows, 0, 0});
+  MEGALITH_ASSIGN_OR_RETURN(variant.programs, CompileShapes(compile, shapes, options.logit_rows));
   exec::CpuEngineOptions cpu;
   if (options.isa || options_.isa) {
     cpu.isa = options.isa ? *options.isa : *options_.isa;
@@ -180,8 +212,12 @@ Status Engine::MakeExecutor(const EngineOptions& options) {
   pack.cache_use = options.packed_cache_use;
   pack.progress = options.progress;
   pack.cancel = options.cancel;
+  // The Programs with proposals read all that the others read, and more.
+  const auto& widest = std::max_element(
+      programs_.begin(), programs_.end(),
+      [](const auto& a, const auto& b) { return a->visits.size() < b->visits.size(); });
   MEGALITH_ASSIGN_OR_RETURN(exec::PackedWeights weights,
-                            exec::PackedWeights::Pack(*programs_.front(), checkpoint_, pack));
+                            exec::PackedWeights::Pack(**widest, checkpoint_, pack));
   timings_.fill_seconds = weights.fill_seconds();
   timings_.cache_write_seconds = weights.cache_write_seconds();
   weights_.emplace(std::move(weights));
@@ -216,7 +252,7 @@ Status Engine::CheckFirstStep() {
       std::clamp<std::int64_t>(model().bos_token_id, 0, model().vocab_size - 1));
   const exec::Run run{0, 0, 1};
   const std::int32_t logit_row = 0;
-  MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits,
+  MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput logits,
                             executor_->Step({{&run, 1}, {&token, 1}, {&logit_row, 1}}));
   const std::span<const float> row = logits.Row(0);
   const auto bad = std::find_if(row.begin(), row.end(), [](float x) { return !std::isfinite(x); });

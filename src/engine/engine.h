@@ -14,6 +14,7 @@
 #include "base/progress.h"
 #include "base/result.h"
 #include "base/topology.h"
+#include "engine/draft_controller.h"
 #include "exec/executor.h"
 #include "exec/packed_weights.h"
 #include "kernels/kernel_table.h"
@@ -45,6 +46,8 @@ struct EngineOptions {
   std::int32_t max_positions = 0;         ///< longest sequence; 0: what the model allows
   std::int32_t rows_per_step = 256;       ///< largest step; prompts are cut into such steps
   std::int32_t logit_rows_per_step = 1;   ///< most rows of a step whose logits are wanted
+  std::string drafter;                    ///< folder of a drafter; empty: none
+  std::int32_t max_drafts = 0;            ///< of a sequence, verified in one step
   HugePages huge_pages = HugePages::kMadvise;
   std::string packed_cache;  ///< folder of packed-cache files; empty: none (exec::PackOptions)
   exec::CacheUse packed_cache_use = exec::CacheUse::kMap;
@@ -89,6 +92,8 @@ class Engine {
   const model::Model& model() const { return checkpoint_.model(); }
   const weights::Checkpoint& checkpoint() const { return checkpoint_; }
   exec::Executor& executor() { return *executor_; }
+  /// What steps of each kind have cost: shared by the sequences, kept up by those that run.
+  StepCosts& step_costs() { return step_costs_; }
   /// A CPU executor with workers, state and Programs of its own on the same packed weights, which
   /// the engine must outlive: to compare forms of one model in one process. Its workers sleep while
   /// another executor runs. Errors: those of Load.
@@ -109,9 +114,17 @@ class Engine {
  private:
   explicit Engine(weights::Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
+  /// What Programs of one engine may differ in.
+  struct ProgramShape {
+    std::int32_t rows = 1;
+    std::int32_t draft_runs = 0;
+    std::int32_t num_drafts = 0;
+  };
+
   Status Compile(const EngineOptions& options);
-  Result<std::vector<program::VerifiedProgram>> CompileBuckets(
-      program::CompileOptions compile, const std::vector<std::int32_t>& buckets,
+  std::vector<ProgramShape> Shapes(const EngineOptions& options) const;
+  Result<std::vector<program::VerifiedProgram>> CompileShapes(
+      program::CompileOptions compile, const std::vector<ProgramShape>& shapes,
       std::int32_t logit_rows) const;
   Status MakeExecutor(const EngineOptions& options);
   Status CheckFirstStep();
@@ -122,6 +135,7 @@ class Engine {
   std::unique_ptr<exec::Executor> executor_;  // uses weights_: declared after, destroyed before
   EngineOptions options_;                     // as given to Load, without callbacks
   LoadTimings timings_;
+  StepCosts step_costs_{program::kMaxDrafts};
   std::string isa_name_;
   std::string program_hash_;
   std::int32_t num_workers_ = 0;

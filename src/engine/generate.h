@@ -2,14 +2,16 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/cancel.h"
 #include "base/result.h"
-#include "engine/sampler.h"
+#include "engine/draft_controller.h"
 #include "engine/sequence.h"
+#include "kernels/sampling.h"
 
 namespace megalith::engine {
 
@@ -21,10 +23,33 @@ enum class FinishReason {
 /// "stop", "length", "cancelled".
 std::string_view FinishReasonName(FinishReason reason);
 
+struct DraftProposal {
+  std::vector<std::int32_t> drafts;
+  std::vector<float> confidence;  ///< exec::RunOutput::confidence; empty if not known
+};
+
+/// Proposes up to `max_drafts` tokens to follow `tokens`: everything so far, the newest token last.
+/// The proposal comes empty. Any tokens are allowed, none too.
+using DraftProposer = std::function<void(std::span<const std::int32_t> tokens,
+                                         std::int32_t max_drafts, DraftProposal* proposal)>;
+
+/// Proposes what followed when the text last read like now (NgramDrafter). Holds the text: for one
+/// sequence at a time.
+DraftProposer MakeNgramProposer();
+
+/// Drafting never changes what is generated.
+struct DraftOptions {
+  std::int32_t max_drafts = 0;         ///< verified at once, at most the engine's; 0: no drafting
+  std::optional<std::int32_t> always;  ///< verify so many whenever they are there; empty: so many
+                                       ///< as pay, see DraftController
+  DraftProposer proposer;              ///< empty: the engine's drafter
+};
+
 struct GenerateOptions {
   std::int64_t max_tokens = 0;  ///< >= 1
-  SamplingOptions sampling;
+  kernels::SamplingOptions sampling;
   std::vector<std::int32_t> stop_ids;  ///< generation ends with the first of these, which is kept
+  DraftOptions drafting;
   const CancelFlag* cancel = nullptr;
   Sequence::StepCallback on_prompt_step;
 };
@@ -36,14 +61,16 @@ struct GenerateResult {
   std::size_t reused_tokens = 0;  ///< of the prompt, already in the sequence
   double prompt_seconds = 0.0;    ///< until the first token was chosen
   double decode_seconds = 0.0;    ///< all further tokens
+  DraftStatistics drafting;
 };
 
 /// Called with every token as it is chosen; false ends the generation.
 using TokenCallback = std::function<bool(std::int32_t token)>;
 
 /// Makes `prompt` the content of the sequence (reusing what it holds of it) and continues it. The
-/// last chosen token is not run through the model. Errors: CheckSampling, Sequence::Append;
-/// kNumeric for logits that are no distribution: the sequence is then empty.
+/// last chosen token is not run through the model: whatever was drafted, the sequence ends as if
+/// each token had been decoded alone. Errors: CheckSampling, Sequence::Append; kUsage for drafting
+/// that the engine was not loaded for.
 Result<GenerateResult> Generate(Sequence& sequence, std::span<const std::int32_t> prompt,
                                 const GenerateOptions& options, const TokenCallback& on_token);
 

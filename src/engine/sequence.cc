@@ -18,9 +18,13 @@ Result<std::size_t> Sequence::Rewind(std::span<const std::int32_t> prompt) {
   return prompt.size() - tokens_.size();
 }
 
-Result<std::span<const float>> Sequence::Append(std::span<const std::int32_t> tokens,
-                                                const CancelFlag* cancel,
-                                                const StepCallback& on_step) {
+Status Sequence::Truncate(std::size_t length) {
+  MEGALITH_RETURN_IF_ERROR(engine_.executor().Truncate(slot_, static_cast<std::int32_t>(length)));
+  tokens_.resize(length);
+  return {};
+}
+
+Status Sequence::CheckTokens(std::span<const std::int32_t> tokens) const {
   if (tokens.empty()) return Fail(ErrorCode::kUsage, "prompt: at least one token expected");
   if (static_cast<std::int64_t>(tokens.size()) > room()) {
     return Fail(ErrorCode::kOutOfRange, "prompt: {} tokens do not fit a context of {}",
@@ -34,31 +38,61 @@ Result<std::span<const float>> Sequence::Append(std::span<const std::int32_t> to
                   tokens[i]);
     }
   }
-  std::span<const float> last_logits;
-  for (std::size_t done = 0; done < tokens.size();) {
-    if (auto running = CheckCancelled(cancel, "prompt"); !running) {
-      MEGALITH_RETURN_IF_ERROR(Reset());
-      return tl::unexpected(running.error());
-    }
-    const std::size_t count =
-        std::min(tokens.size() - done, static_cast<std::size_t>(engine_.rows_per_step()));
-    const exec::Run run{slot_, static_cast<std::int32_t>(tokens_.size()),
-                        static_cast<std::int32_t>(count)};
-    const auto last_row = static_cast<std::int32_t>(count - 1);
+  return {};
+}
+
+Result<exec::RunOutput> Sequence::Append(std::span<const std::int32_t> tokens,
+                                         const Continuation& continuation, const CancelFlag* cancel,
+                                         const StepCallback& on_step) {
+  MEGALITH_RETURN_IF_ERROR(CheckTokens(tokens));
+  const auto rows_per_step = static_cast<std::size_t>(engine_.rows_per_step());
+  for (std::size_t done = 0;;) {
+    const std::size_t count = std::min(tokens.size() - done, rows_per_step);
     const bool is_last = done + count == tokens.size();
-    const std::span<const std::int32_t> logit_rows(&last_row, is_last ? 1 : 0);
-    auto logits = engine_.executor().Step({{&run, 1}, tokens.subspan(done, count), logit_rows});
-    if (!logits) {
+    auto output = CheckCancelled(cancel, "prompt").and_then([&] {
+      return RunStep(tokens.subspan(done, count), is_last ? &continuation : nullptr);
+    });
+    if (!output) {
       MEGALITH_RETURN_IF_ERROR(Reset());
-      return tl::unexpected(std::move(logits).error());
+      return output;
     }
-    tokens_.insert(tokens_.end(), tokens.begin() + static_cast<std::ptrdiff_t>(done),
-                   tokens.begin() + static_cast<std::ptrdiff_t>(done + count));
     done += count;
-    if (is_last) last_logits = logits->Row(0);
     if (on_step) on_step(done, tokens.size());
+    if (is_last) return output;
   }
-  return last_logits;
+}
+
+/// `continuation` null: more tokens follow, nothing is chosen.
+Result<exec::RunOutput> Sequence::RunStep(std::span<const std::int32_t> tokens,
+                                          const Continuation* continuation) {
+  exec::Run run;
+  run.slot = slot_;
+  run.first_position = static_cast<std::int32_t>(tokens_.size());
+  run.count = static_cast<std::int32_t>(tokens.size());
+  if (continuation != nullptr) {
+    run.wants_token = true;
+    run.num_drafts = continuation->num_drafts;
+    run.next_drafts = continuation->next_drafts;
+    run.sampling = continuation->sampling;
+  }
+  MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput step,
+                            engine_.executor().Step({{&run, 1}, tokens, {}}));
+  const exec::RunOutput& output = step.runs().front();
+  const std::int32_t rejected = run.num_drafts - output.num_accepted;
+  const std::size_t kept = tokens.size() - static_cast<std::size_t>(rejected);
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(kept));
+  if (continuation != nullptr && output.tokens[static_cast<std::size_t>(output.num_accepted)] < 0) {
+    // Chosen once more, to say what is wrong.
+    const auto logits = step.Row(output.first_logit_row + output.num_accepted);
+    const auto position = static_cast<std::int64_t>(tokens_.size());
+    kernels::SamplingScratch scratch(step.vocab_size());
+    const kernels::SampledToken sampled =
+        kernels::Sample(logits, continuation->sampling, position, scratch);
+    auto token = kernels::TokenOrError(sampled, logits, position);
+    if (!token) return tl::unexpected(std::move(token).error());
+    return Fail(ErrorCode::kInternal, "position {}: no token was chosen", position);
+  }
+  return output;
 }
 
 }  // namespace megalith::engine

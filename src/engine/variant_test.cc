@@ -38,7 +38,7 @@ Result<std::vector<float>> RunSteps(exec::Executor& executor) {
     }
     const std::vector<std::int32_t> logit_rows = {0,
                                                   static_cast<std::int32_t>(steps[i].size()) - 1};
-    MEGALITH_ASSIGN_OR_RETURN(const exec::Logits logits,
+    MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput logits,
                               executor.Step({runs, steps[i], logit_rows}));
     for (const std::int64_t row : {0, 1}) {
       all.insert(all.end(), logits.Row(row).begin(), logits.Row(row).end());

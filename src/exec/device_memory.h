@@ -30,6 +30,17 @@ struct StepRows {
   std::vector<std::int32_t> slot;        // [num_rows]
   std::vector<std::int32_t> position;    // [num_rows]
   std::vector<std::int32_t> logit_rows;  // [num_logit_rows]
+  std::vector<std::int32_t> logit_run;   // [num_logit_rows]: run whose token it chooses; -1: none
+  std::vector<std::int32_t> first_logit_row;  // of each run, among logit_rows; -1: wants no token
+  std::int32_t num_draft_runs = 0;
+  std::vector<std::int32_t> draft_run;  // [num_draft_runs]: index into runs
+};
+
+/// How a run that chose tokens goes on: the drafts that agree, and what comes after them.
+struct Acceptance {
+  std::int32_t num_accepted = 0;
+  std::int32_t token = 0;     ///< the first one chosen that was no draft; -1: no distribution
+  std::int32_t position = 0;  ///< of that token
 };
 
 /// Rows of a buffer, beginning at an operand's first column.
@@ -46,7 +57,10 @@ struct MemorySizes {
   std::int64_t kda_state = 0;
   std::int64_t conv_state = 0;
   std::int64_t mla_cache = 0;
-  std::int64_t Total() const { return activations + kda_state + conv_state + mla_cache; }
+  std::int64_t draft_cache = 0;
+  std::int64_t Total() const {
+    return activations + kda_state + conv_state + mla_cache + draft_cache;
+  }
 };
 
 class DeviceMemory;
@@ -64,12 +78,20 @@ class ProgramMemory {
     const Buffer& buffer = buffers_[operand.buffer];
     return {reinterpret_cast<T*>(buffer.base) + operand.begin, buffer.row_stride};
   }
-  /// State of `slot` in the KDA layer `state_index`, at the operand's first element.
+  /// One of the recurrent states of `slot` in the KDA layer `layer`, at the operand's first
+  /// element.
   template <typename T>
-  T* SlotState(const program::Operand& operand, std::int64_t slot, std::int64_t state_index) const {
+  T* SlotState(const program::Operand& operand, std::int64_t slot, std::int64_t layer,
+               std::int64_t state) const {
     const Buffer& buffer = buffers_[operand.buffer];
     return reinterpret_cast<T*>(buffer.base) + slot * buffer.slot_stride +
-           state_index * buffer.layer_stride + operand.begin;
+           layer * buffer.layer_stride + state * buffer.state_stride + operand.begin;
+  }
+  /// The draft cache of `slot`: [draft positions][columns].
+  template <typename T>
+  T* DraftCache(const program::Operand& operand, std::int64_t slot) const {
+    const Buffer& buffer = buffers_[operand.buffer];
+    return reinterpret_cast<T*>(buffer.base) + slot * buffer.slot_stride;
   }
   /// The page pool of MLA layer `state_index`: [pages][page_tokens][columns].
   template <typename T>
@@ -92,12 +114,16 @@ class ProgramMemory {
     std::int64_t row_stride = 0;    // elements
     std::int64_t slot_stride = 0;   // elements; state only
     std::int64_t layer_stride = 0;  // elements; state only
+    std::int64_t state_stride = 0;  // elements; recurrent state only
   };
   explicit ProgramMemory(const program::VerifiedProgram& program) : program_(&program) {}
 
   const program::VerifiedProgram* program_;
   std::vector<Buffer> buffers_;
   std::uint32_t logits_buffer_ = program::kNone;
+  std::uint32_t tokens_buffer_ = program::kNone;
+  std::uint32_t drafts_buffer_ = program::kNone;      // kNone: nobody drafts
+  std::uint32_t confidence_buffer_ = program::kNone;  // kNone: no confidence head
 };
 
 /// Not thread-safe by itself: the executor calls BeginStep and FinishStep between steps.
@@ -132,13 +158,20 @@ class DeviceMemory {
   /// Checks a step (errors of Executor::Step), takes cache pages and writes rows(). Returns the
   /// index of the smallest Program that holds it.
   Result<std::size_t> BeginStep(const StepInput& input);
+  /// What the tokens chosen so far mean for a run that wants one. `tokens`: [logit rows], stride in
+  /// elements.
+  Acceptance Accept(std::size_t run, RowView<const std::int32_t> tokens) const;
   /// Ends what BeginStep began: the sequences have grown, or are lost.
-  void FinishStep(bool succeeded);
-  /// The logits of a finished step.
-  Logits StepLogits(std::size_t program_index) const;
+  void FinishStep(std::size_t program_index, bool succeeded);
+  /// What a finished step gave.
+  StepOutput Output(std::size_t program_index) const;
+  Status Truncate(std::int32_t slot, std::int32_t length) {
+    return sequences_.Truncate(slot, length);
+  }
   Status ReleaseSlot(std::int32_t slot) { return sequences_.Release(slot); }
 
-  // What a sequence has become, for tests and reports. `state_index` counts layers of the kind.
+  // What a sequence has become, for tests and reports. `state_index` counts layers of the kind; of
+  // a slot's recurrent states it is the one of its length.
   std::span<const float> KdaState(std::int32_t slot, std::int32_t state_index) const;
   std::span<const std::byte> ConvState(std::int32_t slot, std::int32_t state_index) const;
   /// One cache row. position < the slot's length.
@@ -146,11 +179,12 @@ class DeviceMemory {
                                       std::int32_t position) const;
 
  private:
-  /// One of the three kinds of state: the same in every Program.
+  /// One of the four kinds of state: the same in every Program.
   struct StateArena {
     Arena arena;
     std::int64_t columns = 0;  // of one slot and layer, or of one cache position; 0: none
     DType dtype = DType::kF32;
+    std::int64_t state_stride = 0;  // elements; 0: one state per slot
     std::int64_t slot_stride = 0;   // elements
     std::int64_t layer_stride = 0;  // elements
     std::int64_t elements = 0;
@@ -162,6 +196,9 @@ class DeviceMemory {
   Status Allocate(HugePages huge_pages);
   Status ResolveBuffers();
   Status CheckStep(const StepInput& input, std::size_t* program_index) const;
+  Status CheckRunsTokens(const StepInput& input) const;
+  void ReserveOutput();
+  void CollectOutput(std::size_t program_index);
   StateArena* StateFor(program::BufferKind kind);
 
   std::vector<program::VerifiedProgram> programs_;  // by max_rows, ascending
@@ -172,8 +209,15 @@ class DeviceMemory {
   StateArena kda_;
   StateArena conv_;
   StateArena cache_;
+  StateArena draft_;  // its layers are those of the drafter
   Sequences sequences_;
   StepRows rows_;
+  // Of the last step, copied out of its buffers.
+  std::vector<std::int32_t> tokens_;    // [logit rows]
+  std::vector<std::int32_t> drafts_;    // [drafting runs][max_next_drafts]
+  std::vector<float> confidence_;       // the same
+  std::vector<std::int32_t> accepted_;  // [runs]
+  std::vector<RunOutput> run_outputs_;  // [runs]
   std::array<std::int64_t, program::kNumRegisters> registers_{};
   std::int64_t step_active_experts_ = 0;
 };

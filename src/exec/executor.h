@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "kernels/sampling.h"
 #include "program/trace.h"
 
 namespace megalith::exec {
@@ -19,6 +20,15 @@ struct Run {
   std::int32_t slot = 0;
   std::int32_t first_position = 0;
   std::int32_t count = 0;
+  /// The last so many tokens are drafts: each is kept only if the token chosen after the row before
+  /// it is the same and all drafts before it are kept. The sequence grows by what is kept. Less
+  /// than count; needs wants_token.
+  std::int32_t num_drafts = 0;
+  /// Choose the token after each of the last num_drafts + 1 rows.
+  bool wants_token = false;
+  /// Let the drafter propose so many tokens to follow the last one chosen.
+  std::int32_t next_drafts = 0;
+  kernels::SamplingOptions sampling{};
 };
 
 /// One step: the runs' tokens one after the other, one row per token. Read only during the call.
@@ -29,13 +39,31 @@ struct StepInput {
       logit_rows;  ///< rows whose logits are wanted, any order; may be empty
 };
 
-/// Logits of the requested rows, in the order of StepInput::logit_rows. Valid until the next step.
-class Logits {
- public:
-  Logits() = default;
-  Logits(const float* data, std::int64_t row_stride, std::int64_t rows, std::int64_t vocab_size)
-      : data_(data), row_stride_(row_stride), rows_(rows), vocab_size_(vocab_size) {}
+/// What a step gave one run that wants tokens.
+struct RunOutput {
+  /// [num_drafts + 1]: the token chosen after each of the last rows, given the tokens before it;
+  /// those after num_accepted follow drafts that were not kept. -1: the logits were no
+  /// distribution.
+  std::span<const std::int32_t> tokens;
+  std::int32_t num_accepted = 0;         ///< drafts kept; tokens[num_accepted] comes after them
+  std::span<const std::int32_t> drafts;  ///< [next_drafts] proposals after tokens[num_accepted]
+  /// [next_drafts]: sigmoid of this is the chance that the draft is kept if those before it are;
+  /// empty if the drafter has no confidence head.
+  std::span<const float> confidence;
+  std::int32_t first_logit_row = 0;  ///< logits of the last rows: first_logit_row + [0, num_drafts]
+};
 
+/// Valid until the next step.
+class StepOutput {
+ public:
+  StepOutput() = default;
+  StepOutput(const float* data, std::int64_t row_stride, std::int64_t rows, std::int64_t vocab_size,
+             std::span<const RunOutput> runs)
+      : data_(data), row_stride_(row_stride), rows_(rows), vocab_size_(vocab_size), runs_(runs) {}
+
+  /// One per run of the step; empty for those that want no token.
+  std::span<const RunOutput> runs() const { return runs_; }
+  /// Rows of logits: those of StepInput::logit_rows in that order, then those of the runs.
   std::int64_t rows() const { return rows_; }
   std::int64_t vocab_size() const { return vocab_size_; }
   /// [vocab_size] f32. May hold NaN or infinity: the caller decides what that means.
@@ -48,6 +76,7 @@ class Logits {
   std::int64_t row_stride_ = 0;
   std::int64_t rows_ = 0;
   std::int64_t vocab_size_ = 0;
+  std::span<const RunOutput> runs_;
 };
 
 struct ExecutorLimits {
@@ -56,6 +85,8 @@ struct ExecutorLimits {
   std::int32_t num_slots = 0;
   std::int32_t max_positions = 0;
   std::int32_t vocab_size = 0;
+  std::int32_t max_drafts = 0;       ///< of a run
+  std::int32_t max_next_drafts = 0;  ///< proposals of the drafter; 0: there is none
 };
 
 /// One step at a time: calls must not overlap.
@@ -67,7 +98,11 @@ class Executor {
   /// row, slot, position), kOutOfMemory says how many cache pages are missing; the sequences are
   /// then as before. After any other error the sequences of this step are lost and have to restart
   /// at position 0.
-  virtual Result<Logits> Step(const StepInput& input) = 0;
+  virtual Result<StepOutput> Step(const StepInput& input) = 0;
+
+  /// Takes back the last tokens of the sequence in `slot`, to `length`: only drafts that its last
+  /// step kept. kOutOfRange otherwise, with both lengths.
+  virtual Status Truncate(std::int32_t slot, std::int32_t length) = 0;
 
   /// Ends the sequence in `slot` and returns its pages. Releasing an empty slot is allowed.
   virtual Status ReleaseSlot(std::int32_t slot) = 0;

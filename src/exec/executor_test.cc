@@ -732,7 +732,7 @@ TEST(ReferenceExecutor, ObserverSeesInstructionsAndCanStop) {
   // After the embedding the residual stream is the token's row of the table.
   const auto weights = Pack(spec);
   ASSERT_EQ(prefix.size(), 1U);
-  EXPECT_EQ(prefix[0], ToFloat((*weights)->EmbeddingRow(token)[0]));
+  EXPECT_EQ(prefix[0], ToFloat((*weights)->TableRow(0, token)[0]));
 }
 
 }  // namespace

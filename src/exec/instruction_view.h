@@ -58,6 +58,19 @@ struct InstructionView {
                                       VectorInfo(index).offset);
   }
 
+  /// The run of a block row, and which slot of its block the row is.
+  struct BlockRow {
+    std::int64_t draft_run;
+    std::int64_t slot;
+  };
+  BlockRow BlockRowOf(std::int64_t row) const {
+    return {row / program.draft.block_rows, row % program.draft.block_rows};
+  }
+  /// The block row whose logits choose the visit's token for a drafting run.
+  std::int64_t ChoosingRow(std::int64_t draft_run) const {
+    return draft_run * program.draft.block_rows + program.draft.first_slot + visit.draft_slot;
+  }
+
   /// Blocks that exist when this instruction runs: the visit's own push happens at the end of the
   /// instruction with imm[0] = 1.
   std::int64_t NumBlocks() const {

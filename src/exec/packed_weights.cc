@@ -67,7 +67,7 @@ Result<PackedWeights> PackedWeights::Pack(const program::Program& program,
   PackedWeights packed;
   MEGALITH_ASSIGN_OR_RETURN(packed.layout_, MakeWeightLayout(program));
   const WeightLayout& layout = packed.layout_;
-  MEGALITH_RETURN_IF_ERROR(packed.OpenEmbedding(checkpoint));
+  MEGALITH_RETURN_IF_ERROR(packed.OpenTables(checkpoint));
 
   const std::vector<LoadThread> threads =
       PlanLoadThreads(options.topology, options.worker_cpus, program.num_workers);
@@ -156,24 +156,26 @@ Status PackedWeights::CopyCache(const PackedCacheJob& job, HugePages huge_pages)
   return status;
 }
 
-Status PackedWeights::OpenEmbedding(const weights::Checkpoint& checkpoint) {
-  MEGALITH_ASSIGN_OR_RETURN(const weights::TensorView table,
-                            checkpoint.Find(layout_.embedding_name));
-  if (table.dtype != DType::kBf16 || table.shape.size() != 2 ||
-      table.shape[0] != layout_.vocab_size || table.shape[1] != layout_.hidden_size) {
-    return Fail(ErrorCode::kBadTensor, "{}: BF16 [{}, {}] expected, {} [{}] found",
-                layout_.embedding_name, layout_.vocab_size, layout_.hidden_size,
-                DTypeName(table.dtype), fmt::join(table.shape, ", "));
+Status PackedWeights::OpenTables(const weights::Checkpoint& checkpoint) {
+  tables_.resize(layout_.tables.size());
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    const program::Table& table = layout_.tables[i];
+    MEGALITH_ASSIGN_OR_RETURN(const weights::TensorView view, checkpoint.Find(table.name));
+    if (view.dtype != DType::kBf16 || view.shape.size() != 2 || view.shape[0] != table.rows ||
+        view.shape[1] != table.columns) {
+      return Fail(ErrorCode::kBadTensor, "{}: BF16 [{}, {}] expected, {} [{}] found", table.name,
+                  table.rows, table.columns, DTypeName(view.dtype), fmt::join(view.shape, ", "));
+    }
+    MEGALITH_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
+                              checkpoint.shards().Bytes(view, &tables_[i].copy));
+    tables_[i].rows = reinterpret_cast<const Bf16*>(bytes.data());
   }
-  MEGALITH_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
-                            checkpoint.shards().Bytes(table, &embedding_copy_));
-  embedding_ = reinterpret_cast<const Bf16*>(bytes.data());
   return {};
 }
 
 Status PackedWeights::CheckFits(const program::Program& program) const {
   MEGALITH_ASSIGN_OR_RETURN(const WeightLayout layout, MakeWeightLayout(program));
-  return CheckSameLayout(layout_, layout);
+  return CheckLayoutFits(layout_, layout);
 }
 
 std::int64_t PackedWeights::arena_bytes() const {

@@ -63,7 +63,7 @@ std::string_view WeightOriginName(WeightOrigin origin);
 class PackedWeights {
  public:
   /// Packs everything `program` reads, or takes it from the cache. `checkpoint` must outlive the
-  /// result: embedding rows are read in place. A cache file that is damaged or does not fit is
+  /// result: rows of tables are read in place. A cache file that is damaged or does not fit is
   /// reported to the log and written anew; one that cannot be written is reported, no more. Errors:
   /// those of MakeWeightLayout and PackArenas; kOutOfMemory before anything is read; kCancelled.
   static Result<PackedWeights> Pack(const program::Program& program,
@@ -80,9 +80,10 @@ class PackedWeights {
     return arenas_[static_cast<std::size_t>(worker)];
   }
   const std::byte* VectorArena() const { return arenas_.back(); }
-  /// Row `token` of the embedding table: [hidden_size] bf16.
-  const Bf16* EmbeddingRow(std::int64_t token) const {
-    return embedding_ + token * layout_.hidden_size;
+  /// Row `token` of a table of the Program: [columns] bf16.
+  const Bf16* TableRow(std::int64_t table, std::int64_t token) const {
+    const auto index = static_cast<std::size_t>(table);
+    return tables_[index].rows + token * layout_.tables[index].columns;
   }
 
   const WeightLayout& layout() const { return layout_; }
@@ -99,7 +100,7 @@ class PackedWeights {
 
  private:
   PackedWeights() = default;
-  Status OpenEmbedding(const weights::Checkpoint& checkpoint);
+  Status OpenTables(const weights::Checkpoint& checkpoint);
   Status Allocate(HugePages huge_pages);
   Status MapCache(const PackedCacheJob& job);
   Status CopyCache(const PackedCacheJob& job, HugePages huge_pages);
@@ -111,8 +112,11 @@ class PackedWeights {
   std::vector<const std::byte*> arenas_;  // [workers] and the vectors'; in one of these two:
   std::vector<Arena> owned_;
   std::optional<MappedFile> mapped_;
-  const Bf16* embedding_ = nullptr;        // [vocab_size, hidden_size]
-  std::vector<std::byte> embedding_copy_;  // only when the file does not align its elements
+  struct OpenTable {
+    const Bf16* rows = nullptr;
+    std::vector<std::byte> copy;  // only when the file does not align its elements
+  };
+  std::vector<OpenTable> tables_;
 };
 
 }  // namespace megalith::exec

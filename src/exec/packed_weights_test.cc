@@ -118,7 +118,7 @@ TEST(PackedWeights, DamagedEmbeddingIsNamed) {
   const auto program = ProgramOf(spec);
   {
     const weights::Checkpoint& good = **OpenCheckpoint(spec.directory);
-    const auto view = good.Find(program->embedding_name);
+    const auto view = good.Find(program->tables[0].name);
     ASSERT_TRUE(view.has_value());
     std::fstream file(directory.File(good.shards().ShardName(view->shard)),
                       std::ios::in | std::ios::out | std::ios::binary);

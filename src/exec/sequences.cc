@@ -14,6 +14,8 @@ Sequences::Sequences(const program::StateLayout& layout)
                       : 0) {
   const auto num_slots = static_cast<std::size_t>(layout.num_slots);
   length_.resize(num_slots);
+  state_index_.resize(num_slots);
+  num_kept_.resize(num_slots);
   num_pages_.resize(num_slots);
   page_table_.resize(num_slots * pages_per_slot_);
   if (!uses_pages_) return;
@@ -34,6 +36,12 @@ Status Sequences::CheckRun(std::span<const Run> runs, std::size_t index) const {
   if (run.count <= 0) {
     return Fail(ErrorCode::kOutOfRange, "run {}, slot {}: {} rows, at least 1 expected", index,
                 run.slot, run.count);
+  }
+  if (run.num_drafts < 0 || run.num_drafts >= layout_.states_per_slot ||
+      run.num_drafts >= run.count) {
+    return Fail(ErrorCode::kOutOfRange,
+                "run {}, slot {}: {} drafts among {} rows, at most {} and fewer than rows expected",
+                index, run.slot, run.num_drafts, run.count, layout_.states_per_slot - 1);
   }
   for (std::size_t other = 0; other < index; ++other) {
     if (runs[other].slot == run.slot) {
@@ -75,26 +83,52 @@ Status Sequences::Begin(std::span<const Run> runs) {
   return {};
 }
 
-void Sequences::Commit(std::span<const Run> runs) {
-  for (const Run& run : runs) {
-    length_[static_cast<std::size_t>(run.slot)] = run.first_position + run.count;
+void Sequences::Commit(std::span<const Run> runs, std::span<const std::int32_t> num_accepted) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    const auto slot = static_cast<std::size_t>(run.slot);
+    length_[slot] = run.first_position + run.count - run.num_drafts + num_accepted[i];
+    state_index_[slot] = (state_index_[slot] + num_accepted[i]) % layout_.states_per_slot;
+    num_kept_[slot] = num_accepted[i];
   }
+}
+
+Status Sequences::Truncate(std::int32_t slot, std::int32_t length) {
+  MEGALITH_RETURN_IF_ERROR(CheckSlot(slot));
+  const auto index = static_cast<std::size_t>(slot);
+  const std::int32_t taken_back = length_[index] - length;
+  if (taken_back < 0 || taken_back > num_kept_[index]) {
+    return Fail(ErrorCode::kOutOfRange,
+                "slot {}: length {} expected to be {} to {}, the drafts kept by its last step",
+                slot, length, length_[index] - num_kept_[index], length_[index]);
+  }
+  length_[index] = length;
+  num_kept_[index] -= taken_back;
+  const std::int32_t states = layout_.states_per_slot;
+  state_index_[index] = (state_index_[index] + states - taken_back) % states;
+  return {};
+}
+
+Status Sequences::CheckSlot(std::int32_t slot) const {
+  if (slot >= 0 && slot < layout_.num_slots) return {};
+  return Fail(ErrorCode::kOutOfRange, "slot {} does not exist, there are {}", slot,
+              layout_.num_slots);
+}
+
+void Sequences::Empty(std::int32_t slot) {
+  Resize(slot, 0);
+  const auto index = static_cast<std::size_t>(slot);
+  length_[index] = 0;
+  num_kept_[index] = 0;
 }
 
 void Sequences::Abandon(std::span<const Run> runs) {
-  for (const Run& run : runs) {
-    Resize(run.slot, 0);
-    length_[static_cast<std::size_t>(run.slot)] = 0;
-  }
+  for (const Run& run : runs) Empty(run.slot);
 }
 
 Status Sequences::Release(std::int32_t slot) {
-  if (slot < 0 || slot >= layout_.num_slots) {
-    return Fail(ErrorCode::kOutOfRange, "slot {} does not exist, there are {}", slot,
-                layout_.num_slots);
-  }
-  Resize(slot, 0);
-  length_[static_cast<std::size_t>(slot)] = 0;
+  MEGALITH_RETURN_IF_ERROR(CheckSlot(slot));
+  Empty(slot);
   return {};
 }
 

@@ -22,14 +22,21 @@ class Sequences {
   /// kOutOfRange (slot, position), kUsage (slot twice in one step), kOutOfMemory (pages). A run at
   /// position 0 starts its slot afresh.
   Status Begin(std::span<const Run> runs);
-  /// The step of the last Begin succeeded: the sequences have grown.
-  void Commit(std::span<const Run> runs);
+  /// The step of the last Begin succeeded: the sequences have grown. `num_accepted`: drafts of each
+  /// run that are kept.
+  void Commit(std::span<const Run> runs, std::span<const std::int32_t> num_accepted);
+  /// Takes back drafts that the slot's last run kept. kOutOfRange for anything else.
+  Status Truncate(std::int32_t slot, std::int32_t length);
   /// The step failed half way: its sequences are lost, their slots empty.
   void Abandon(std::span<const Run> runs);
   /// kOutOfRange for a slot that does not exist.
   Status Release(std::int32_t slot);
 
   std::int32_t Length(std::int32_t slot) const { return length_[static_cast<std::size_t>(slot)]; }
+  /// Which of the slot's StateLayout::states_per_slot recurrent states is that of its length.
+  std::int32_t StateIndex(std::int32_t slot) const {
+    return state_index_[static_cast<std::size_t>(slot)];
+  }
   std::int32_t num_free_pages() const { return static_cast<std::int32_t>(free_pages_.size()); }
   /// [max_positions / page_tokens, rounded up] page numbers; entries beyond the sequence are 0.
   const std::int32_t* PageTable(std::int32_t slot) const {
@@ -39,15 +46,19 @@ class Sequences {
  private:
   std::int32_t PagesFor(std::int32_t positions) const;
   Status CheckRun(std::span<const Run> runs, std::size_t index) const;
+  Status CheckSlot(std::int32_t slot) const;
+  void Empty(std::int32_t slot);
   void Resize(std::int32_t slot, std::int32_t num_pages);
 
   program::StateLayout layout_;
   bool uses_pages_;
   std::size_t pages_per_slot_;
-  std::vector<std::int32_t> length_;      // positions held, per slot
-  std::vector<std::int32_t> num_pages_;   // per slot
-  std::vector<std::int32_t> page_table_;  // [slot][pages_per_slot_]
-  std::vector<std::int32_t> free_pages_;  // used from the back
+  std::vector<std::int32_t> length_;       // positions held, per slot
+  std::vector<std::int32_t> state_index_;  // per slot
+  std::vector<std::int32_t> num_kept_;     // drafts that may still be taken back, per slot
+  std::vector<std::int32_t> num_pages_;    // per slot
+  std::vector<std::int32_t> page_table_;   // [slot][pages_per_slot_]
+  std::vector<std::int32_t> free_pages_;   // used from the back
 };
 
 }  // namespace megalith::exec

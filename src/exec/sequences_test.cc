@@ -19,10 +19,71 @@ program::StateLayout Layout() {
   return layout;
 }
 
-Status Advance(Sequences& sequences, const std::vector<exec::Run>& runs) {
+/// `num_accepted`: drafts of each run that are kept; empty: none is.
+Status Advance(Sequences& sequences, const std::vector<exec::Run>& runs,
+               std::vector<std::int32_t> num_accepted = {}) {
   MEGALITH_RETURN_IF_ERROR(sequences.Begin(runs));
-  sequences.Commit(runs);
+  num_accepted.resize(runs.size());
+  sequences.Commit(runs, num_accepted);
   return {};
+}
+
+exec::Run Verify(std::int32_t slot, std::int32_t first_position, std::int32_t num_drafts) {
+  exec::Run run{slot, first_position, num_drafts + 1};
+  run.num_drafts = num_drafts;
+  return run;
+}
+
+TEST(Sequences, GrowByTheDraftsThatAreKeptAndTurnTheRingOfStates) {
+  program::StateLayout layout = Layout();
+  layout.states_per_slot = 4;
+  Sequences sequences(layout);
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 2}}));
+  EXPECT_EQ(sequences.StateIndex(0), 0);
+  ASSERT_TRUE(Advance(sequences, {Verify(0, 2, 3)}, {2}));
+  EXPECT_EQ(sequences.Length(0), 5);
+  EXPECT_EQ(sequences.StateIndex(0), 2);
+  ASSERT_TRUE(Advance(sequences, {Verify(0, 5, 3)}, {3}));
+  EXPECT_EQ(sequences.Length(0), 9);
+  EXPECT_EQ(sequences.StateIndex(0), 1);  // around the ring
+  ASSERT_TRUE(Advance(sequences, {Verify(0, 9, 3)}, {0}));
+  EXPECT_EQ(sequences.Length(0), 10);
+  EXPECT_EQ(sequences.StateIndex(0), 1);
+}
+
+TEST(Sequences, OnlyKeptDraftsOfTheLastStepCanBeTakenBack) {
+  program::StateLayout layout = Layout();
+  layout.states_per_slot = 4;
+  Sequences sequences(layout);
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 2}}));
+  EXPECT_FALSE(sequences.Truncate(0, 1));
+  ASSERT_TRUE(Advance(sequences, {Verify(0, 2, 3)}, {2}));
+  EXPECT_FALSE(sequences.Truncate(0, 2));
+  EXPECT_FALSE(sequences.Truncate(0, 6));
+  EXPECT_FALSE(sequences.Truncate(9, 0));
+  ASSERT_TRUE(sequences.Truncate(0, 4));
+  EXPECT_EQ(sequences.Length(0), 4);
+  EXPECT_EQ(sequences.StateIndex(0), 1);
+  ASSERT_TRUE(sequences.Truncate(0, 3));
+  EXPECT_EQ(sequences.StateIndex(0), 0);
+  const Status none_left = sequences.Truncate(0, 2);
+  ASSERT_FALSE(none_left);
+  EXPECT_NE(none_left.error().message.find("length 2 expected to be 3 to 3"), std::string::npos)
+      << none_left.error().message;
+  ASSERT_TRUE(Advance(sequences, {{0, 3, 1}}));
+  EXPECT_EQ(sequences.Length(0), 4);
+}
+
+TEST(Sequences, MoreDraftsThanStatesAreRefused) {
+  program::StateLayout layout = Layout();
+  layout.states_per_slot = 3;
+  Sequences sequences(layout);
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 2}}));
+  EXPECT_FALSE(Advance(sequences, {Verify(0, 2, 3)}));
+  exec::Run drafts_only{0, 2, 2};
+  drafts_only.num_drafts = 2;
+  EXPECT_FALSE(Advance(sequences, {drafts_only}));
+  EXPECT_TRUE(Advance(sequences, {Verify(0, 2, 2)}));
 }
 
 /// The first `count` pages of each slot; none may appear twice.

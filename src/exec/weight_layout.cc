@@ -1,6 +1,7 @@
 #include "exec/weight_layout.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace megalith::exec {
 namespace {
@@ -131,10 +132,9 @@ Result<WeightLayout> MakeWeightLayout(const Program& program) {
   WeightLayout layout;
   layout.worker_bytes = program.weight_arena_bytes;
   layout.vector_bytes = program.vector_arena_bytes;
-  layout.embedding_name = program.embedding_name;
-  layout.vocab_size = program.vocab_size;
-  layout.hidden_size = program.hidden_size;
+  layout.tables = program.tables;
   for (const Visit& visit : program.visits) {
+    if (visit.shares_weights) continue;
     for (std::int32_t worker = 0; worker < program.num_workers; ++worker) {
       MEGALITH_RETURN_IF_ERROR(AddStream(program, visit, worker, &layout));
     }
@@ -151,35 +151,42 @@ Result<WeightLayout> MakeWeightLayout(const Program& program) {
   return layout;
 }
 
-Status CheckSameLayout(const WeightLayout& want, const WeightLayout& have) {
-  if (want.worker_bytes != have.worker_bytes) {
+Status CheckLayoutFits(const WeightLayout& packed, const WeightLayout& needed) {
+  const bool workers_fit = packed.worker_bytes.size() == needed.worker_bytes.size() &&
+                           std::equal(needed.worker_bytes.begin(), needed.worker_bytes.end(),
+                                      packed.worker_bytes.begin(), std::less_equal<>());
+  if (!workers_fit) {
     return Fail(ErrorCode::kUsage,
                 "weights are packed for {} workers with {} bytes, not {} with {}",
-                want.worker_bytes.size(), fmt::join(want.worker_bytes, ", "),
-                have.worker_bytes.size(), fmt::join(have.worker_bytes, ", "));
+                packed.worker_bytes.size(), fmt::join(packed.worker_bytes, ", "),
+                needed.worker_bytes.size(), fmt::join(needed.worker_bytes, ", "));
   }
-  if (want.tiles.size() != have.tiles.size() || want.vectors.size() != have.vectors.size()) {
+  if (packed.tiles.size() < needed.tiles.size() || packed.vectors.size() < needed.vectors.size()) {
     return Fail(ErrorCode::kUsage, "weights are packed as {} tiles and {} vectors, not {} and {}",
-                want.tiles.size(), want.vectors.size(), have.tiles.size(), have.vectors.size());
+                packed.tiles.size(), packed.vectors.size(), needed.tiles.size(),
+                needed.vectors.size());
   }
-  for (std::size_t i = 0; i < want.tiles.size(); ++i) {
-    if (want.tiles[i] != have.tiles[i]) {
+  for (std::size_t i = 0; i < needed.tiles.size(); ++i) {
+    if (packed.tiles[i] != needed.tiles[i]) {
       return Fail(ErrorCode::kUsage, "tile {} is packed as {}, not as {}", i,
-                  Describe(want.tiles[i]), Describe(have.tiles[i]));
+                  Describe(packed.tiles[i]), Describe(needed.tiles[i]));
     }
   }
-  for (std::size_t i = 0; i < want.vectors.size(); ++i) {
-    if (want.vectors[i] != have.vectors[i]) {
+  for (std::size_t i = 0; i < needed.vectors.size(); ++i) {
+    if (packed.vectors[i] != needed.vectors[i]) {
       return Fail(ErrorCode::kUsage, "vector {} is packed as {} at {}, not as {} at {}", i,
-                  want.vectors[i].job.name, want.vectors[i].offset, have.vectors[i].job.name,
-                  have.vectors[i].offset);
+                  packed.vectors[i].job.name, packed.vectors[i].offset, needed.vectors[i].job.name,
+                  needed.vectors[i].offset);
     }
   }
-  if (want.embedding_name != have.embedding_name || want.vocab_size != have.vocab_size ||
-      want.hidden_size != have.hidden_size) {
-    return Fail(ErrorCode::kUsage, "embedding {} [{}, {}] expected, {} [{}, {}] found",
-                want.embedding_name, want.vocab_size, want.hidden_size, have.embedding_name,
-                have.vocab_size, have.hidden_size);
+  for (std::size_t i = 0; i < needed.tables.size(); ++i) {
+    if (i >= packed.tables.size() || packed.tables[i] != needed.tables[i]) {
+      const program::Table missing;
+      const program::Table& found = i < packed.tables.size() ? packed.tables[i] : missing;
+      return Fail(ErrorCode::kUsage, "table {} [{}, {}] expected, {} [{}, {}] found",
+                  needed.tables[i].name, needed.tables[i].rows, needed.tables[i].columns,
+                  found.name, found.rows, found.columns);
+    }
   }
   return {};
 }

@@ -1,7 +1,8 @@
 #pragma once
 
-// Where every weight of a Program lies in the packed arenas. Programs of different row buckets may
-// share one set of packed weights exactly when their layouts are equal.
+// Where every weight of a Program lies in the packed arenas. Programs of one model may share one
+// set of packed weights: those of other row buckets have the same layout, those that draft begin
+// with the layout of those that do not.
 
 #include <cstdint>
 #include <string>
@@ -36,10 +37,8 @@ struct VectorPlacement {
 struct WeightLayout {
   std::vector<std::int64_t> worker_bytes;  ///< size of each worker's arena
   std::int64_t vector_bytes = 0;
-  std::string embedding_name;
-  std::int64_t vocab_size = 0;
-  std::int64_t hidden_size = 0;
-  std::vector<TilePlacement> tiles;  ///< in visit order, then worker, then tile order
+  std::vector<program::Table> tables;  ///< read in place
+  std::vector<TilePlacement> tiles;    ///< in visit order, then worker, then tile order
   std::vector<VectorPlacement> vectors;
 
   /// Bytes packing writes, without gaps.
@@ -50,8 +49,9 @@ struct WeightLayout {
 /// Program says.
 Result<WeightLayout> MakeWeightLayout(const program::Program& program);
 
-/// kUsage naming the first difference: worker, tile and values.
-Status CheckSameLayout(const WeightLayout& want, const WeightLayout& have);
+/// Whether all of `needed` is the beginning of `packed`. kUsage naming the first difference:
+/// worker, tile and values.
+Status CheckLayoutFits(const WeightLayout& packed, const WeightLayout& needed);
 
 kernels::PanelFormat PanelFormatOf(program::WeightFormat format);
 

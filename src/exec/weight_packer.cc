@@ -52,8 +52,13 @@ struct TileQueue {
 
 class Packer {
  public:
-  Packer(const PackJob& job, const weights::TensorView& embedding, CrewState* state)
-      : job_(job), layout_(*job.layout), embedding_(embedding), state_(state) {
+  Packer(const PackJob& job, std::vector<weights::TensorView> tables, CrewState* state)
+      : job_(job), layout_(*job.layout), tables_(std::move(tables)), state_(state) {
+    for (std::size_t table = 0; table < tables_.size(); ++table) {
+      for (std::uint64_t at = 0; at < tables_[table].num_bytes; at += kScanBytes) {
+        scans_.push_back({table, at});
+      }
+    }
     release_bytes_ = std::clamp(static_cast<std::uint64_t>(layout_.PackedBytes()) / kReleases,
                                 kMinReleaseBytes, kMaxReleaseBytes);
     for (std::size_t i = 0; i < layout_.worker_bytes.size(); ++i) queues_.emplace_back();
@@ -82,11 +87,10 @@ class Packer {
       if (!state_->Continue()) return {};
       MEGALITH_RETURN_IF_ERROR(PackOneVector(layout_.vectors[i]));
     }
-    for (std::uint64_t at = next_scan_.fetch_add(kScanBytes, std::memory_order_relaxed);
-         at < embedding_.num_bytes;
-         at = next_scan_.fetch_add(kScanBytes, std::memory_order_relaxed)) {
+    for (std::size_t i = next_scan_.fetch_add(1, std::memory_order_relaxed); i < scans_.size();
+         i = next_scan_.fetch_add(1, std::memory_order_relaxed)) {
       if (!state_->Continue()) return {};
-      MEGALITH_RETURN_IF_ERROR(ScanEmbedding(at));
+      MEGALITH_RETURN_IF_ERROR(ScanTable(scans_[i]));
     }
     return {};
   }
@@ -171,21 +175,28 @@ class Packer {
     return {};
   }
 
-  Status ScanEmbedding(std::uint64_t begin) {
-    const std::uint64_t count = std::min(kScanBytes, embedding_.num_bytes - begin);
+  /// Part of a table.
+  struct Scan {
+    std::size_t table;
+    std::uint64_t begin;  ///< bytes
+  };
+
+  Status ScanTable(const Scan& scan) {
+    const weights::TensorView& view = tables_[scan.table];
+    const program::Table& table = layout_.tables[scan.table];
+    const std::uint64_t count = std::min(kScanBytes, view.num_bytes - scan.begin);
     const weights::ShardSet& shards = job_.checkpoint->shards();
-    MEGALITH_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, shards.Map(embedding_));
+    MEGALITH_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, shards.Map(view));
     const auto part =
-        bytes.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
+        bytes.subspan(static_cast<std::size_t>(scan.begin), static_cast<std::size_t>(count));
     if (const auto bad = weights::FindNonFinite(part, DType::kBf16)) {
       Bf16 value{};
       std::memcpy(&value, part.data() + *bad * sizeof(value), sizeof(value));
-      const auto element = static_cast<std::int64_t>(begin / sizeof(value) + *bad);
+      const auto element = static_cast<std::int64_t>(scan.begin / sizeof(value) + *bad);
       return Fail(ErrorCode::kBadTensor,
                   "{} in {}: row {}, column {}: a finite number expected, {} (bits 0x{:x}) found",
-                  layout_.embedding_name, shards.ShardName(embedding_.shard),
-                  element / layout_.hidden_size, element % layout_.hidden_size, ToFloat(value),
-                  value.bits);
+                  table.name, shards.ShardName(view.shard), element / table.columns,
+                  element % table.columns, ToFloat(value), value.bits);
     }
     AddRead(count);
     return {};
@@ -193,11 +204,12 @@ class Packer {
 
   const PackJob& job_;
   const WeightLayout& layout_;
-  const weights::TensorView& embedding_;
+  std::vector<weights::TensorView> tables_;
+  std::vector<Scan> scans_;
   CrewState* state_;
   std::deque<TileQueue> queues_;  ///< [workers]
   std::atomic<std::size_t> next_vector_{0};
-  std::atomic<std::uint64_t> next_scan_{0};
+  std::atomic<std::size_t> next_scan_{0};
   std::uint64_t release_bytes_ = 0;
   std::atomic<std::uint64_t> read_bytes_{0};
 };
@@ -269,10 +281,12 @@ std::vector<LoadThread> PlanLoadThreads(const Topology* topology, std::span<cons
 
 Status PackArenas(const PackJob& job, std::span<const LoadThread> threads,
                   const ProgressCallback& progress, const CancelFlag* cancel) {
-  MEGALITH_ASSIGN_OR_RETURN(const weights::TensorView embedding,
-                            job.checkpoint->Find(job.layout->embedding_name));
+  std::vector<weights::TensorView> tables;
+  for (const program::Table& table : job.layout->tables) {
+    MEGALITH_ASSIGN_OR_RETURN(tables.emplace_back(), job.checkpoint->Find(table.name));
+  }
   CrewState state("pack weights", cancel);
-  Packer packer(job, embedding, &state);
+  Packer packer(job, std::move(tables), &state);
   MEGALITH_RETURN_IF_ERROR(
       RunCrew(threads, &state, static_cast<std::uint64_t>(job.layout->PackedBytes()), progress,
               [&packer](const LoadThread& thread) { return packer.Work(thread); }));

@@ -38,11 +38,11 @@ struct PackJob {
   std::byte* vector_arena = nullptr;
 };
 
-/// Packs every tile and vector of the layout, and looks for NaN and infinity in the embedding
-/// table, which is read in place later. The checkpoint's pages are let go behind the reader, so
+/// Packs every tile and vector of the layout, and looks for NaN and infinity in the tables,
+/// which are read in place later. The checkpoint's pages are let go behind the reader, so
 /// that the process needs the arenas and little else. Each byte comes from one tile, so the result
 /// does not depend on the threads. Errors: weights::PackPanels, weights::PackVector; kBadTensor for
-/// the embedding, with row and column; kCancelled. `progress` is called from the calling thread.
+/// a table, with row and column; kCancelled. `progress` is called from the calling thread.
 Status PackArenas(const PackJob& job, std::span<const LoadThread> threads,
                   const ProgressCallback& progress, const CancelFlag* cancel);
 

@@ -188,18 +188,23 @@ float Polynomial(const float (&c)[kCount], float x) {
   return sum;
 }
 
-/// e^x. Infinity above kExpMax, 0 where the result would be denormal.
-inline float Exp(float x) {
+/// e^x for kExpMin <= x <= kExpMax.
+inline float ExpInRange(float x) {
   using namespace constants;
-  if (x != x) return x;
-  if (x > kExpMax) return std::numeric_limits<float>::infinity();
-  if (x < kExpMin) return 0.0f;
   const float shifted = x * kLog2E + kRoundToInteger;
   const float n = shifted - kRoundToInteger;
   const float r = (x - n * kLn2High) - n * kLn2Low;
   const float y = 1.0f + (r + (r * r) * Polynomial(kExp, r));
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(y) +
                               (std::bit_cast<std::uint32_t>(shifted) << 23));
+}
+
+/// e^x. Infinity above kExpMax, 0 where the result would be denormal.
+inline float Exp(float x) {
+  if (x != x) return x;
+  if (x > constants::kExpMax) return std::numeric_limits<float>::infinity();
+  if (x < constants::kExpMin) return 0.0f;
+  return ExpInRange(x);
 }
 
 /// 1 / (1 + e^-x), through e^-|x| so that nothing overflows and no result is denormal.

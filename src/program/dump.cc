@@ -31,6 +31,8 @@ std::string_view EnumName(Epilogue value) {
       return "add_shared_residual";
     case Epilogue::kSigmoidGate:
       return "sigmoid_gate";
+    case Epilogue::kAddDraftBase:
+      return "add_draft_base";
   }
   return "?";
 }
@@ -42,6 +44,10 @@ std::string_view EnumName(BufferKind value) {
       return "logit_rows";
     case BufferKind::kPairs:
       return "pairs";
+    case BufferKind::kDraftRuns:
+      return "draft_runs";
+    case BufferKind::kDraftRows:
+      return "draft_rows";
     case BufferKind::kSingle:
       return "single";
     case BufferKind::kKdaState:
@@ -50,6 +56,8 @@ std::string_view EnumName(BufferKind value) {
       return "conv_state";
     case BufferKind::kMlaCache:
       return "mla_cache";
+    case BufferKind::kDraftCache:
+      return "draft_cache";
     case BufferKind::kStepInput:
       return "step_input";
   }
@@ -227,9 +235,12 @@ std::string DumpText(const Program& program) {
   fmt::format_to(out, "\nvisits\n");
   for (std::size_t i = 0; i < program.visits.size(); ++i) {
     const Visit& visit = program.visits[i];
-    fmt::format_to(out, "  {:3} {} layer {} state {} blocks {}{} vectors at {}\n", i,
+    fmt::format_to(out, "  {:3} {} layer {} state {} blocks {}{} vectors at {}", i,
                    program.segments[visit.segment].name, visit.layer, visit.state_index,
                    visit.num_blocks, visit.pushes_block ? "+1" : "", visit.vector_base);
+    if (visit.capture_index >= 0) fmt::format_to(out, " captures {}", visit.capture_index);
+    if (visit.draft_slot >= 0) fmt::format_to(out, " draft slot {}", visit.draft_slot);
+    fmt::format_to(out, "\n");
   }
   return text;
 }

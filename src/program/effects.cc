@@ -15,16 +15,12 @@ std::vector<Effect> Effects(const Program& program, const Instruction& instructi
     effect.end = operand.end;
     effect.reads = info.operand_access[i] != Access::kWrite;
     effect.writes = info.operand_access[i] != Access::kRead;
-    // Tables and host input have no rows to share out. Rows of a step have distinct positions, so a
-    // row's cache entry is its own.
+    // Rows of another kind than those counted are gathered, any of them. Rows of a step have
+    // distinct positions, so a row's cache entry is its own.
     const BufferKind kind = program.buffers[operand.buffer].kind;
-    effect.own_rows = info.scope == RowScope::kOwnRows && kind != BufferKind::kSingle &&
-                      kind != BufferKind::kStepInput;
+    effect.own_rows =
+        info.scope == RowScope::kOwnRows && (kind == RowsOf(instruction.trip) || IsState(kind));
     effect.rows = instruction.rows;
-    if (instruction.opcode == Opcode::kAttnResNorm) {
-      const bool gathers = instruction.imm[1] == 1;
-      if (gathers && effect.reads) effect.own_rows = false;  // rows of the step's logit row list
-    }
     effects.push_back(effect);
   }
   return effects;

@@ -132,6 +132,9 @@ void Fields(Archive& ar, program::Visit& v) {
   ar("num_blocks", v.num_blocks);
   ar("pushes_block", v.pushes_block);
   ar("state_index", v.state_index);
+  ar("capture_index", v.capture_index);
+  ar("draft_slot", v.draft_slot);
+  ar("shares_weights", v.shares_weights);
   ar("weight_base", v.weight_base);
   ar("expert_base", v.expert_base);
   ar("vector_base", v.vector_base);
@@ -145,6 +148,25 @@ void Fields(Archive& ar, StateLayout& v) {
   ar("page_tokens", v.page_tokens);
   ar("num_pages", v.num_pages);
   ar("max_positions", v.max_positions);
+  ar("states_per_slot", v.states_per_slot);
+  ar("draft_positions", v.draft_positions);
+}
+
+template <typename Archive>
+void Fields(Archive& ar, DraftShape& v) {
+  ar("max_runs", v.max_runs);
+  ar("num_drafts", v.num_drafts);
+  ar("block_rows", v.block_rows);
+  ar("first_slot", v.first_slot);
+  ar("mask_token", v.mask_token);
+  ar("num_captures", v.num_captures);
+}
+
+template <typename Archive>
+void Fields(Archive& ar, Table& v) {
+  ar("name", v.name);
+  ar("rows", v.rows);
+  ar("columns", v.columns);
 }
 
 template <typename Archive>
@@ -174,7 +196,8 @@ void Fields(Archive& ar, Program& v) {
   ar("activation_arena_bytes", v.activation_arena_bytes);
   ar("state", v.state);
   ar("store", v.store);
-  ar("embedding_name", v.embedding_name);
+  ar("draft", v.draft);
+  ar("tables", v.tables);
   ar("hidden_size", v.hidden_size);
 }
 

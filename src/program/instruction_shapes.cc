@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/align.h"
+#include "program/draft_shapes.h"
 #include "program/dump.h"
 
 namespace megalith::program {
@@ -93,10 +94,12 @@ class InstructionCheck {
   }
 
   bool Optional(std::size_t operand) const {
+    if (instruction_.opcode == Opcode::kDraftChoose) return IsOptionalOfDraftChoose(operand);
     if (instruction_.opcode == Opcode::kMatmul) {
       const Epilogue epilogue = instruction_.epilogue;
       if (operand == 2) {
-        return epilogue != Epilogue::kAddSharedResidual && epilogue != Epilogue::kSigmoidGate;
+        return epilogue != Epilogue::kAddSharedResidual && epilogue != Epilogue::kSigmoidGate &&
+               epilogue != Epilogue::kAddDraftBase;
       }
       if (operand == 3) {
         return epilogue != Epilogue::kAddSharedResidual && epilogue != Epilogue::kAddResidual;
@@ -152,31 +155,40 @@ class InstructionCheck {
       return Violation("V7", "runs once, but its trip count is register {}",
                        RegisterName(instruction_.trip));
     }
-    if (instruction_.trip != Register::kRows && instruction_.trip != Register::kLogitRows) {
+    const BufferKind counted = RowsOf(instruction_.trip);
+    if (counted == BufferKind::kSingle) {
       return Violation("V7", "walks over rows, but its trip count is register {}",
                        RegisterName(instruction_.trip));
     }
     const std::int64_t bound =
         program_.registers[static_cast<std::size_t>(instruction_.trip)].max_value;
-    for (const Operand& operand : instruction_.operands) {
+    for (std::size_t i = 0; i < instruction_.operands.size(); ++i) {
+      const Operand& operand = instruction_.operands[i];
       if (operand.buffer == kNone) continue;
       const Buffer& buffer = program_.buffers[operand.buffer];
-      const bool is_rows =
-          buffer.kind == BufferKind::kRows || buffer.kind == BufferKind::kLogitRows;
-      if (is_rows && bound > buffer.rows) {
+      if (buffer.kind == counted && bound > buffer.rows) {
         return Violation("V7", "up to {} rows, but buffer {} has {}", bound, buffer.name,
                          buffer.rows);
       }
-      // Logit rows are gathered from step rows by the residual norm only.
-      const bool gathers = instruction_.opcode == Opcode::kAttnResNorm && instruction_.imm[1] == 1;
-      const BufferKind expected =
-          instruction_.trip == Register::kRows ? BufferKind::kRows : BufferKind::kLogitRows;
-      if (is_rows && buffer.kind != expected && !(gathers && buffer.kind == BufferKind::kRows)) {
+      const bool is_rows =
+          buffer.kind == BufferKind::kRows || buffer.kind == BufferKind::kLogitRows ||
+          buffer.kind == BufferKind::kDraftRuns || buffer.kind == BufferKind::kDraftRows;
+      if (is_rows && buffer.kind != counted && !Gathers(i, buffer.kind)) {
         return Violation("V7", "trip count {} does not count the rows of buffer {}",
                          RegisterName(instruction_.trip), buffer.name);
       }
     }
     return {};
+  }
+
+  /// Whether the operand's rows are found by the step's lists rather than counted by the register:
+  /// logit rows among step rows, the tokens and block slots of a drafting run. The lists hold rows
+  /// that exist (exec checks a step before it runs).
+  bool Gathers(std::size_t operand, BufferKind kind) const {
+    if (instruction_.opcode == Opcode::kAttnResNorm) {
+      return instruction_.imm[1] == 1 && kind == BufferKind::kRows && operand < 2;
+    }
+    return GathersForDraft(instruction_, operand, kind);
   }
 
   Status CheckExpertTrip() const {
@@ -302,6 +314,17 @@ class InstructionCheck {
         return CheckExpert(true);
       case Opcode::kExpertDown:
         return CheckExpert(false);
+      case Opcode::kCaptureResidual:
+      case Opcode::kSample:
+      case Opcode::kDraftAppend:
+      case Opcode::kDraftEmbed:
+      case Opcode::kDraftAttention:
+      case Opcode::kMarkovEmbed:
+      case Opcode::kDraftChoose:
+        if (const auto fault = FindDraftFault(program_, segment_, instruction_)) {
+          return Violation("V1", "{}", *fault);
+        }
+        return {};
     }
     return Violation("V1", "unknown opcode");
   }
@@ -362,6 +385,11 @@ class InstructionCheck {
     };
     if (!is_activation(in) || !is_activation(out)) {
       return Violation("V1", "buffers {} and {} must hold activations or f32", in.name, out.name);
+    }
+    if (instruction_.epilogue == Epilogue::kAddDraftBase) {
+      MEGALITH_RETURN_IF_ERROR(ExpectBuffer(1, BufferKind::kDraftRuns, DType::kF32));
+      MEGALITH_RETURN_IF_ERROR(ExpectBuffer(2, BufferKind::kDraftRows, DType::kF32));
+      return ExpectColumns(2, tile.num_outputs);
     }
     if (instruction_.epilogue != Epilogue::kStore) {
       MEGALITH_RETURN_IF_ERROR(ExpectDType(1, program_.activation_dtype));

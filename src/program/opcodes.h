@@ -22,7 +22,7 @@
   X(kFetchNext, "fetch_next", "", kNoRows,                                                         \
     "request entry imm[0] of the next visit's prologue (its first tiles) into its slot")           \
   X(kEmbed, "embed", "step_input:r prefix:w", kOwnRows,                                            \
-    "prefix[r] = row token[r] of the embedding table")                                             \
+    "prefix[r] = row token[r] of table imm[0]")                                                    \
   X(kAttnResNorm, "attn_res_norm", "prefix:r blocks:r out:w step_input:r", kOwnRows,               \
     "h = softmax mix over the visit's blocks and prefix (scores from RMS-normalised values times " \
     "vector 0, the fold), round; out = round(h * rsqrt(mean(h^2) + eps) * vector 1). Without "     \
@@ -32,6 +32,8 @@
     "scalar[0] = eps")                                                                             \
   X(kPushBlock, "push_block", "prefix:r blocks:w", kOwnRows,                                       \
     "if the visit pushes a block: blocks[num_blocks] = prefix")                                    \
+  X(kCaptureResidual, "capture_residual", "prefix:r captured:w", kOwnRows,                         \
+    "if the visit captures: captured[capture_index] = prefix")                                     \
   X(kRmsNorm, "rms_norm", "in:r out:w", kOwnRows,                                                  \
     "out = round(in * rsqrt(mean(in^2) + eps) * vector 0); scalar[0] = eps")                       \
   X(kMatmul, "matmul", "in:r out:w aux:r residual:r", kAllRows,                                    \
@@ -62,4 +64,29 @@
   X(kExpertDown, "expert_down", "in:r plan:r out:w", kNoRows,                                      \
     "y_e = round(dot(w2 rows of the tile, in[pair])); out[row] = round(sum over the row's "        \
     "experts, "                                                                                    \
-    "ascending, of weight * y_e)")
+    "ascending, of weight * y_e)")                                                                 \
+  X(kSample, "sample", "logits:r tokens:w step_input:r", kOwnRows,                                 \
+    "tokens[r] = the token that the run's sampling options choose from logits[r] for the "         \
+    "position "                                                                                    \
+    "after the row's; -1 if the logits are no distribution; untouched for rows that want no "      \
+    "token")                                                                                       \
+  X(kDraftAppend, "draft_append", "k:r v:r cache:w step_input:r", kOwnRows,                        \
+    "cache row at the row's position = rotate(RMS norm of each of imm[0] heads of k, vector 0), "  \
+    "v; "                                                                                          \
+    "rows too old for the ring are skipped; scalar[0] = eps, scalar[1] = theta")                   \
+  X(kDraftEmbed, "draft_embed", "tokens:r out:w step_input:r", kOwnRows,                           \
+    "slot 0 of a block: row of table imm[0] of the run's anchor, the last token accepted or "      \
+    "chosen "                                                                                      \
+    "in its place; other slots: row of the mask token")                                            \
+  X(kDraftAttention, "draft_attention", "q:r k:r v:r cache:r tokens:r out:w step_input:r",         \
+    kAllRows,                                                                                      \
+    "key heads imm[0]..imm[1], imm[2] query heads each: q and k normed (vectors 0, 1) and "        \
+    "rotated, "                                                                                    \
+    "attention over the cached positions before the anchor (the latest imm[3]; 0: all) and the "   \
+    "block (imm[4] = 1: up to the own slot). scalar[0] = eps, scalar[1] = theta")                  \
+  X(kMarkovEmbed, "markov_embed", "tokens:r drafts:r out:w step_input:r", kOwnRows,                \
+    "row of table imm[0] of the token before the visit's draft slot: the anchor or a draft")       \
+  X(kDraftChoose, "draft_choose",                                                                  \
+    "logits:r hidden:r embedding:r drafts:w confidence:w tokens:r step_input:r", kOwnRows,         \
+    "drafts[draft_slot] = the token that the run's sampling options choose from the logits; "      \
+    "confidence[draft_slot] = dot of vector 0 and (hidden, embedding) + vector 1")

@@ -369,7 +369,7 @@ class PairProof {
         if (a.position.worker == b.position.worker) continue;
         if (!a.effect.writes && !b.effect.writes) continue;
         // Each visit has its own state (V1), so visits cannot disturb each other's.
-        if (IsState(kind) && a.second_visit != b.second_visit) continue;
+        if (IsLayerState(kind) && a.second_visit != b.second_visit) continue;
         if (same_buffer && !Conflict(a.effect, b.effect)) continue;
         if (Ordered(a, b)) continue;
         return Fail(ErrorCode::kBadProgram, "V5: race on {}{}{}: {} and {} are not ordered",

@@ -61,13 +61,36 @@ std::string_view RegisterName(Register value) {
       return "logit_rows";
     case Register::kActiveExperts:
       return "active_experts";
+    case Register::kDraftRuns:
+      return "draft_runs";
+    case Register::kDraftRows:
+      return "draft_rows";
   }
   return "?";
 }
 
-bool IsState(BufferKind kind) {
+bool IsState(BufferKind kind) { return IsLayerState(kind) || kind == BufferKind::kDraftCache; }
+
+bool IsLayerState(BufferKind kind) {
   return kind == BufferKind::kKdaState || kind == BufferKind::kConvState ||
          kind == BufferKind::kMlaCache;
+}
+
+BufferKind RowsOf(Register value) {
+  switch (value) {
+    case Register::kRows:
+      return BufferKind::kRows;
+    case Register::kLogitRows:
+      return BufferKind::kLogitRows;
+    case Register::kDraftRuns:
+      return BufferKind::kDraftRuns;
+    case Register::kDraftRows:
+      return BufferKind::kDraftRows;
+    case Register::kOne:
+    case Register::kActiveExperts:
+      break;
+  }
+  return BufferKind::kSingle;
 }
 
 std::int64_t BufferBytes(const Buffer& buffer) {
@@ -90,8 +113,7 @@ StepBytes CountStepBytes(const Program& program, std::int64_t rows, std::int64_t
       }
     }
   }
-  const std::int64_t row_bytes = program.hidden_size * DTypeBytes(DType::kBf16);
-  bytes.embedding_source = rows * row_bytes;
+  bytes.embedding_source = rows * program.hidden_size * DTypeBytes(DType::kBf16);
   bytes.packed += bytes.embedding_source;
   return bytes;
 }

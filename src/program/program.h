@@ -48,6 +48,7 @@ enum class Epilogue : std::uint8_t {
                        ///< visit pushes a block, the residual restarts: out = round(acc)
   kAddSharedResidual,  ///< out = round(residual + round(acc + aux)), aux f32
   kSigmoidGate,        ///< out = round(round(acc) * round(sigmoid(aux)))
+  kAddDraftBase,  ///< out = acc + aux, both f32; aux row: the run's block row of the visit's slot
 };
 
 /// The activation of kGatedPair and kExpertGateUp.
@@ -63,9 +64,19 @@ std::string_view WeightFormatName(WeightFormat format);
 
 inline constexpr std::uint32_t kNone = 0xffffffffu;
 
+/// Most drafted tokens of a run, and most that are proposed at once.
+inline constexpr std::int32_t kMaxDrafts = 31;
+
 /// Values known only when a step runs. Each is the trip count of some instructions.
-enum class Register : std::uint8_t { kOne, kRows, kLogitRows, kActiveExperts };
-inline constexpr int kNumRegisters = 4;
+enum class Register : std::uint8_t {
+  kOne,
+  kRows,
+  kLogitRows,
+  kActiveExperts,
+  kDraftRuns,  ///< runs after which the drafter proposes tokens
+  kDraftRows,  ///< their block slots: runs * Program::draft.block_rows
+};
+inline constexpr int kNumRegisters = 6;
 std::string_view RegisterName(Register value);
 
 struct RegisterBound {
@@ -77,13 +88,22 @@ enum class BufferKind : std::uint8_t {
   kRows,       ///< one row per row of the step
   kLogitRows,  ///< one row per requested logit row
   kPairs,      ///< one row per (row, chosen expert)
+  kDraftRuns,  ///< one row per drafting run
+  kDraftRows,  ///< one row per block slot of a drafting run
   kSingle,     ///< one row: tables
+  // Of these two a slot has StateLayout::states_per_slot, a ring: see Run::num_drafts.
   kKdaState,   ///< per slot and KDA layer: [heads][head_dim keys][RoundUp(head_dim, 16) values] f32
   kConvState,  ///< per slot and KDA layer: [heads][kernel - 1, oldest first][q, k, v][head_dim]
   kMlaCache,   ///< per page and MLA layer: [page tokens][rank + extra]
+  kDraftCache,  ///< per slot, one buffer per draft layer: a ring of StateLayout::draft_positions
+                ///< rows [k, v][heads][head_dim]; position t at t mod draft_positions
   kStepInput,  ///< written by the host between steps: rows, runs, page tables
 };
 bool IsState(BufferKind kind);
+/// State of which a visit binds one layer (Visit::state_index).
+bool IsLayerState(BufferKind kind);
+/// The kind of buffer whose rows the register counts; kSingle if it counts none.
+BufferKind RowsOf(Register value);
 
 struct Buffer {
   std::string name;
@@ -231,7 +251,10 @@ struct Visit {
   std::int32_t ordinal = 0;     ///< how many visits of the same segment came before in the step
   std::int32_t num_blocks = 0;  ///< AttnRes blocks that exist when the visit begins
   bool pushes_block = false;
-  std::int32_t state_index = -1;  ///< which KDA (or MLA) layer's state, counted within its kind
+  std::int32_t state_index = -1;    ///< which KDA (or MLA) layer's state, counted within its kind
+  std::int32_t capture_index = -1;  ///< which part of the drafter's input the incoming residual is
+  std::int32_t draft_slot = -1;     ///< which token of the block is chosen
+  bool shares_weights = false;      ///< binds what the visit of the same segment before it bound
   std::vector<std::int64_t> weight_base;  ///< per worker: bytes into its weight arena
   std::vector<std::int64_t> expert_base;  ///< per worker
   std::int64_t vector_base = 0;           ///< bytes into the vector arena
@@ -243,8 +266,30 @@ struct StateLayout {
   std::int32_t num_kda_layers = 0;
   std::int32_t num_mla_layers = 0;
   std::int32_t page_tokens = 0;
-  std::int32_t num_pages = 0;      ///< in the pool, shared by all slots and MLA layers
-  std::int32_t max_positions = 0;  ///< longest sequence
+  std::int32_t num_pages = 0;        ///< in the pool, shared by all slots and MLA layers
+  std::int32_t max_positions = 0;    ///< longest sequence
+  std::int32_t states_per_slot = 1;  ///< recurrent states of a slot: drafts of a run + 1
+  std::int32_t draft_positions = 0;  ///< of a slot in the draft caches; 0: no drafter
+};
+
+/// How the drafter proposes tokens after a step (docs/design/drafting.md). All 0 without a drafter.
+struct DraftShape {
+  std::int32_t max_runs = 0;    ///< runs that may draft in one step; 0: their context is kept only
+  std::int32_t num_drafts = 0;  ///< tokens proposed per run
+  std::int32_t block_rows = 0;  ///< slots of a run's block: the anchor and masks
+  std::int32_t first_slot =
+      0;  ///< slot that predicts the first token: 0, or 1 after an idle anchor
+  std::int32_t mask_token = 0;
+  std::int32_t num_captures = 0;  ///< residuals of the target that make up the drafter's input
+};
+
+/// A table that stays as stored, bf16: rows are read by token id.
+struct Table {
+  std::string name;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+
+  friend bool operator==(const Table&, const Table&) = default;
 };
 
 /// On-chip store of one worker: slots of equal size for weight tiles fetched ahead.
@@ -273,8 +318,8 @@ struct Program {
   std::int64_t activation_arena_bytes = 0;
   StateLayout state;
   Store store;
-  // The embedding table stays as stored: rows are read by token id.
-  std::string embedding_name;
+  DraftShape draft;
+  std::vector<Table> tables;  ///< [0]: the embedding
   std::int64_t hidden_size = 0;
 };
 

@@ -67,7 +67,7 @@ template <>
 constexpr std::uint64_t kLastEnumerator<Opcode> = kNumOpcodes - 1;
 template <>
 constexpr std::uint64_t kLastEnumerator<Epilogue> =
-    static_cast<std::uint64_t>(Epilogue::kSigmoidGate);
+    static_cast<std::uint64_t>(Epilogue::kAddDraftBase);
 template <>
 constexpr std::uint64_t kLastEnumerator<Activation> = static_cast<std::uint64_t>(Activation::kSilu);
 template <>
@@ -77,7 +77,7 @@ constexpr std::uint64_t kLastEnumerator<WeightFormat> =
     static_cast<std::uint64_t>(WeightFormat::kInt8);
 template <>
 constexpr std::uint64_t kLastEnumerator<Register> =
-    static_cast<std::uint64_t>(Register::kActiveExperts);
+    static_cast<std::uint64_t>(Register::kDraftRows);
 template <>
 constexpr std::uint64_t kLastEnumerator<BufferKind> =
     static_cast<std::uint64_t>(BufferKind::kStepInput);

@@ -108,6 +108,8 @@ class WellFormed {
     MEGALITH_RETURN_IF_ERROR(InRange("pages", state.num_pages, 1, kMaxCount));
     MEGALITH_RETURN_IF_ERROR(InRange("store slots", program_.store.num_slots, 1, kMaxStoreSlots));
     MEGALITH_RETURN_IF_ERROR(InRange("store slot bytes", program_.store.slot_bytes, 1, kMaxBytes));
+    MEGALITH_RETURN_IF_ERROR(CheckDraft());
+    MEGALITH_RETURN_IF_ERROR(CheckTables());
     return CheckRegisters();
   }
 
@@ -125,7 +127,36 @@ class WellFormed {
     MEGALITH_RETURN_IF_ERROR(
         expect(Register::kLogitRows, program_.max_logit_rows, program_.max_logit_rows));
     // What the experts and the plan hold bounds it further, per instruction.
-    return expect(Register::kActiveExperts, 0, kMaxCount);
+    MEGALITH_RETURN_IF_ERROR(expect(Register::kActiveExperts, 0, kMaxCount));
+    const DraftShape& draft = program_.draft;
+    MEGALITH_RETURN_IF_ERROR(expect(Register::kDraftRuns, draft.max_runs, draft.max_runs));
+    const std::int64_t block_rows = std::int64_t{draft.max_runs} * draft.block_rows;
+    return expect(Register::kDraftRows, block_rows, block_rows);
+  }
+
+  Status CheckDraft() const {
+    const DraftShape& draft = program_.draft;
+    const StateLayout& state = program_.state;
+    MEGALITH_RETURN_IF_ERROR(InRange("states per slot", state.states_per_slot, 1, kMaxDrafts + 1));
+    MEGALITH_RETURN_IF_ERROR(InRange("draft positions", state.draft_positions, 0, kMaxCount));
+    MEGALITH_RETURN_IF_ERROR(InRange("captures", draft.num_captures, 0, kMaxCount));
+    MEGALITH_RETURN_IF_ERROR(InRange("drafting runs", draft.max_runs, 0, kMaxRows));
+    if (draft.max_runs == 0) return {};
+    MEGALITH_RETURN_IF_ERROR(InRange("drafts", draft.num_drafts, 1, kMaxDrafts));
+    MEGALITH_RETURN_IF_ERROR(InRange("first draft slot", draft.first_slot, 0, 1));
+    return InRange("block rows", draft.block_rows, draft.num_drafts + draft.first_slot, kMaxRows);
+  }
+
+  Status CheckTables() const {
+    MEGALITH_RETURN_IF_ERROR(InRange("tables", Size(program_.tables), 1, kMaxCount));
+    for (const Table& table : program_.tables) {
+      MEGALITH_RETURN_IF_ERROR(InRange(fmt::format("table {} rows", table.name), table.rows,
+                                       program_.vocab_size, program_.vocab_size));
+      MEGALITH_RETURN_IF_ERROR(
+          InRange(fmt::format("table {} columns", table.name), table.columns, 1, kMaxCount));
+    }
+    return InRange(fmt::format("table {} columns", program_.tables[0].name),
+                   program_.tables[0].columns, program_.hidden_size, program_.hidden_size);
   }
 
   Status CheckBuffer(const Buffer& buffer) const {
@@ -302,6 +333,8 @@ class WellFormed {
   Status CheckVisits() const {
     std::map<std::uint32_t, std::int32_t> ordinals;
     std::int32_t blocks = 0;
+    std::int32_t captures = 0;
+    std::int32_t draft_slots = 0;
     for (std::size_t i = 0; i < program_.visits.size(); ++i) {
       const Visit& visit = program_.visits[i];
       const std::string what = fmt::format("visit {}", i);
@@ -313,12 +346,51 @@ class WellFormed {
       MEGALITH_RETURN_IF_ERROR(InRange(what + " blocks", visit.num_blocks, blocks, blocks));
       blocks += visit.pushes_block ? 1 : 0;
       MEGALITH_RETURN_IF_ERROR(CheckBlocksFit(visit, blocks, what));
+      if (visit.capture_index != -1) {
+        MEGALITH_RETURN_IF_ERROR(CheckCapture(visit, captures++, what));
+      }
+      if (visit.draft_slot != -1) {
+        MEGALITH_RETURN_IF_ERROR(
+            InRange(what + " draft slot", visit.draft_slot, draft_slots, draft_slots));
+        ++draft_slots;
+      }
+      if (BindsDraftSlot(visit) != (visit.draft_slot != -1)) {
+        return Violation("V1", "{}: a draft slot and instructions that use one belong together",
+                         what);
+      }
       MEGALITH_RETURN_IF_ERROR(InRange(what + " weight bases", Size(visit.weight_base),
                                        program_.num_workers, program_.num_workers));
       MEGALITH_RETURN_IF_ERROR(InRange(what + " expert bases", Size(visit.expert_base),
                                        program_.num_workers, program_.num_workers));
     }
-    return {};
+    MEGALITH_RETURN_IF_ERROR(InRange("captured residuals", captures, program_.draft.num_captures,
+                                     program_.draft.num_captures));
+    return InRange("draft slots", draft_slots, program_.draft.num_drafts,
+                   program_.draft.num_drafts);
+  }
+
+  /// Captures come in order and each visit that captures has instructions that do it.
+  Status CheckCapture(const Visit& visit, std::int32_t expected, const std::string& what) const {
+    MEGALITH_RETURN_IF_ERROR(InRange(what + " capture", visit.capture_index, expected, expected));
+    for (const Stream& stream : program_.segments[visit.segment].streams) {
+      for (const Instruction& instruction : stream.instructions) {
+        if (instruction.opcode == Opcode::kCaptureResidual) return {};
+      }
+    }
+    return Violation("V1", "{}: captures a residual without an instruction for it", what);
+  }
+
+  bool BindsDraftSlot(const Visit& visit) const {
+    for (const Stream& stream : program_.segments[visit.segment].streams) {
+      for (const Instruction& instruction : stream.instructions) {
+        if (instruction.opcode == Opcode::kMarkovEmbed ||
+            instruction.opcode == Opcode::kDraftChoose ||
+            instruction.epilogue == Epilogue::kAddDraftBase) {
+          return true;
+        }
+      }
+    }
+    return false;
   }
 
   /// The block buffer of every instruction of the visit must hold all blocks that exist by then.
@@ -352,6 +424,10 @@ class WellFormed {
       const Visit& visit = program_.visits[i];
       const Segment& segment = program_.segments[visit.segment];
       const std::string what = fmt::format("visit {} ({})", i, segment.name);
+      if (visit.shares_weights) {
+        MEGALITH_RETURN_IF_ERROR(CheckShared(i, what));
+        continue;
+      }
       MEGALITH_RETURN_IF_ERROR(CheckBase(what + " vector base", visit.vector_base,
                                          segment.vector_bytes, program_.vector_arena_bytes));
       vectors.Add(visit.vector_base, visit.vector_base + segment.vector_bytes, what);
@@ -387,6 +463,19 @@ class WellFormed {
     return {};
   }
 
+  /// A visit may bind the weights of the visit before it again, if both are of one segment and it
+  /// has no state.
+  Status CheckShared(std::size_t index, const std::string& what) const {
+    const Visit& visit = program_.visits[index];
+    if (index == 0 || program_.visits[index - 1].segment != visit.segment ||
+        program_.visits[index - 1].weight_base != visit.weight_base ||
+        program_.visits[index - 1].expert_base != visit.expert_base ||
+        program_.visits[index - 1].vector_base != visit.vector_base || visit.state_index != -1) {
+      return Violation("V1", "{}: does not share the weights of the visit before it", what);
+    }
+    return {};
+  }
+
   Status CheckBase(const std::string& what, std::int64_t base, std::int64_t bytes,
                    std::int64_t arena) const {
     MEGALITH_RETURN_IF_ERROR(InRange(what, base, 0, arena - bytes));
@@ -405,7 +494,7 @@ class WellFormed {
         for (const Operand& operand : instruction.operands) {
           if (operand.buffer == kNone) continue;
           const BufferKind kind = program_.buffers[operand.buffer].kind;
-          if (IsState(kind)) used[kind] = true;
+          if (IsLayerState(kind)) used[kind] = true;
         }
       }
     }

@@ -78,7 +78,7 @@ class CpuEngine : public Executor {
     return {};
   }
 
-  Result<Logits> Step(const StepInput& input) override {
+  Result<StepOutput> Step(const StepInput& input) override {
     if (abandon_.load(std::memory_order_relaxed)) {
       return Fail(ErrorCode::kInternal, "the engine has stopped: an earlier step was abandoned");
     }
@@ -88,11 +88,14 @@ class CpuEngine : public Executor {
         step_log_.Begin(static_cast<std::int32_t>(index), longest_stream_[index], input, rings_);
     Status status = RunWorkers(state);
     if (status && state.traced) step_log_.End();
-    memory_->FinishStep(status.has_value());
+    memory_->FinishStep(index, status.has_value());
     if (!status) return tl::unexpected<Error>(std::move(status).error());
-    return memory_->StepLogits(index);
+    return memory_->Output(index);
   }
 
+  Status Truncate(std::int32_t slot, std::int32_t length) override {
+    return memory_->Truncate(slot, length);
+  }
   Status ReleaseSlot(std::int32_t slot) override { return memory_->ReleaseSlot(slot); }
   const ExecutorLimits& limits() const override { return memory_->limits(); }
   const DeviceMemory& memory() const override { return *memory_; }

@@ -1,10 +1,13 @@
 #include "exec/cpu/instructions.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <type_traits>
 
 #include "base/align.h"
+#include "exec/draft_instructions.h"
+#include "exec/recurrent_states.h"
 #include "exec/route_plan.h"
 #include "kernels/activation.h"
 
@@ -72,6 +75,16 @@ class Runner {
       case Opcode::kExpertDown:
         ExpertDown();
         return nullptr;
+      case Opcode::kCaptureResidual:
+      case Opcode::kSample:
+      case Opcode::kDraftAppend:
+      case Opcode::kDraftEmbed:
+      case Opcode::kDraftAttention:
+      case Opcode::kMarkovEmbed:
+      case Opcode::kDraftChoose:
+        ExecuteDraft<Act>(view_, device_, {table_.head_norm_rotary, table_.draft_attention},
+                          {scratch_.kernel(), scratch_.sampling()});
+        return nullptr;
     }
     return "opcode without a handler";
   }
@@ -86,16 +99,9 @@ class Runner {
 
   void Embed() const {
     const auto prefix = view_.Rows<Act>(1);
-    const std::int64_t columns = view_.OperandColumns(1);
     ForOwnRows([&](std::int64_t row) {
-      const Bf16* embedding =
-          view_.weights.EmbeddingRow(rows_.token[static_cast<std::size_t>(row)]);
-      Act* out = prefix.Row(row);
-      if constexpr (std::is_same_v<Act, Bf16>) {
-        std::memcpy(out, embedding, static_cast<std::size_t>(columns) * sizeof(Bf16));
-      } else {
-        for (std::int64_t i = 0; i < columns; ++i) out[i] = ToFloat(embedding[i]);
-      }
+      LookUp(view_, instruction_.imm[0], rows_.token[static_cast<std::size_t>(row)],
+             prefix.Row(row));
     });
   }
 
@@ -230,6 +236,10 @@ class Runner {
 
   void ApplyEpilogue(std::int64_t row, const float* acc, std::int64_t first_output,
                      std::int64_t outputs) const {
+    if (instruction_.epilogue == Epilogue::kAddDraftBase) {
+      AddDraftBase(view_, row, acc, first_output, outputs);
+      return;
+    }
     if (instruction_.epilogue == Epilogue::kStore && view_.OperandDType(1) == DType::kF32) {
       std::memcpy(view_.Rows<float>(1).Row(row) + first_output, acc,
                   static_cast<std::size_t>(outputs) * sizeof(float));
@@ -256,6 +266,8 @@ class Runner {
         break;
       case Epilogue::kSigmoidGate:
         table_.sigmoid_gate(acc, view_.Rows<Act>(2).Row(row) + first_output, outputs, out);
+        break;
+      case Epilogue::kAddDraftBase:
         break;
     }
   }
@@ -285,15 +297,17 @@ class Runner {
     args.history_stride = 3 * dim;
     args.out_stride = out.stride;
     args.scratch = scratch_.kernel();
+    std::array<float*, program::kMaxDrafts> draft_states{};
+    std::array<Act*, program::kMaxDrafts> draft_histories{};
+    args.draft_states = draft_states.data();
+    args.draft_histories = draft_histories.data();
     for (std::size_t run = 0; run < rows_.runs.size(); ++run) {
       const Run& rows = rows_.runs[run];
       const std::int64_t first = rows_.first_row[run];
       args.rows = rows.count;
       args.zero_state = rows.first_position == 0;
-      float* state =
-          view_.memory.SlotState<float>(view_.operand(7), rows.slot, view_.visit.state_index);
-      Act* history =
-          view_.memory.SlotState<Act>(view_.operand(8), rows.slot, view_.visit.state_index);
+      args.num_drafts = rows.num_drafts;
+      const RecurrentStates<Act> states(view_, device_, rows);
       for (std::int64_t head = 0; head < heads; ++head) {
         const std::int64_t channel = (instruction_.imm[0] + head) * dim;
         args.q = q.Row(first) + head * dim;
@@ -307,8 +321,14 @@ class Runner {
         args.v_taps = view_.Vector<float>(2) + channel;
         args.a_log = view_.Vector<float>(3)[instruction_.imm[0] + head];
         args.dt_bias = view_.Vector<float>(4) + channel;
-        args.state = state + head * dim * value_stride;
-        args.q_history = history + head * (kernel - 1) * 3 * dim;
+        const std::int64_t first_state = head * dim * value_stride;
+        const std::int64_t first_history = head * (kernel - 1) * 3 * dim;
+        args.state = states.state(0) + first_state;
+        args.q_history = states.history(0) + first_history;
+        for (std::int32_t i = 0; i < rows.num_drafts; ++i) {
+          draft_states[static_cast<std::size_t>(i)] = states.state(i + 1) + first_state;
+          draft_histories[static_cast<std::size_t>(i)] = states.history(i + 1) + first_history;
+        }
         args.k_history = args.q_history + dim;
         args.v_history = args.k_history + dim;
         args.out = out.Row(first) + head * dim;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/align.h"
+#include "exec/draft_instructions.h"
 #include "kernels/kernel_table.h"
 
 namespace megalith::exec::cpu {
@@ -14,7 +15,8 @@ using program::Program;
 using program::Stream;
 
 /// Floats of kernel scratch that one instruction needs.
-std::int64_t KernelFloats(const Stream& stream, const Instruction& instruction) {
+std::int64_t KernelFloats(const Program& program, const Stream& stream,
+                          const Instruction& instruction) {
   const auto columns = [&](std::size_t index) {
     return instruction.operands[index].end - instruction.operands[index].begin;
   };
@@ -34,7 +36,7 @@ std::int64_t KernelFloats(const Stream& stream, const Instruction& instruction) 
     case Opcode::kRouterTopK:
       return kernels::RouterScratchFloats(columns(0), instruction.imm[3]);
     default:
-      return 0;
+      return DraftScratchFloats(program, instruction);
   }
 }
 
@@ -52,6 +54,7 @@ Result<Scratch> Scratch::Allocate(const std::vector<program::VerifiedProgram>& p
   std::int64_t sum_floats = kAccFloats;
   std::int64_t kernel_floats = 0;
   std::int64_t num_sources = 1;
+  std::int32_t vocab_size = 0;
   for (const program::VerifiedProgram& verified : programs) {
     const Program& program = *verified;
     // One unit of a gate-up pair for all rows of a slab must fit whatever the budget.
@@ -63,7 +66,8 @@ Result<Scratch> Scratch::Allocate(const std::vector<program::VerifiedProgram>& p
     for (const program::Segment& segment : program.segments) {
       const Stream& stream = segment.streams[static_cast<std::size_t>(worker)];
       for (const Instruction& instruction : stream.instructions) {
-        kernel_floats = std::max(kernel_floats, KernelFloats(stream, instruction));
+        kernel_floats = std::max(kernel_floats, KernelFloats(program, stream, instruction));
+        if (ChoosesTokens(instruction.opcode)) vocab_size = program.vocab_size;
       }
     }
     for (const program::Visit& visit : program.visits) {
@@ -83,6 +87,7 @@ Result<Scratch> Scratch::Allocate(const std::vector<program::VerifiedProgram>& p
       scratch.arena_,
       Arena::Allocate(static_cast<std::size_t>(acc_bytes + sum_bytes + kernel_bytes + source_bytes),
                       HugePages::kOff));
+  if (vocab_size > 0) scratch.sampling_ = std::make_unique<kernels::SamplingScratch>(vocab_size);
   std::byte* position = scratch.arena_.data();
   scratch.acc_ = reinterpret_cast<float*>(position);
   scratch.sum_ = reinterpret_cast<float*>(position + acc_bytes);

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/arena.h"
 #include "base/result.h"
+#include "kernels/sampling.h"
 #include "program/verifier.h"
 
 namespace megalith::exec::cpu {
@@ -26,6 +28,8 @@ class Scratch {
   float* acc() const { return acc_; }        // [rows of a slab][panels of a group * 16]
   float* sum() const { return sum_; }        // the same for all rows, for sums over experts
   float* kernel() const { return kernel_; }  // what the kernel needs
+  /// For instructions that choose tokens; null if the worker has none.
+  kernels::SamplingScratch* sampling() const { return sampling_.get(); }
   const void** sources() const { return reinterpret_cast<const void**>(sources_); }
 
   /// Rows that are multiplied with a group of panels before the next: the x of all of them is read
@@ -41,6 +45,7 @@ class Scratch {
   float* sum_ = nullptr;
   float* kernel_ = nullptr;
   std::byte* sources_ = nullptr;
+  std::unique_ptr<kernels::SamplingScratch> sampling_;
 };
 
 }  // namespace megalith::exec::cpu

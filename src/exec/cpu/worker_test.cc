@@ -56,12 +56,12 @@ class Workers {
               state_->targets.Done(state_->epoch));
     ++state_->epoch;
     Status status = failure_.Take(state_->program);
-    device_->FinishStep(status.has_value());
+    device_->FinishStep(0, status.has_value());
     return status;
   }
 
   std::vector<float> LastLogits() const {
-    const std::span<const float> row = device_->StepLogits(0).Row(0);
+    const std::span<const float> row = device_->Output(0).Row(0);
     return {row.begin(), row.end()};
   }
   std::int32_t Length() const { return device_->sequences().Length(0); }

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "base/align.h"
+#include "exec/draft_instructions.h"
+#include "exec/recurrent_states.h"
 #include "exec/route_plan.h"
 #include "kernels/activation.h"
 #include "kernels/reference/reference.h"
@@ -42,13 +44,9 @@ struct Step {
 template <typename Act>
 void Embed(const Step<Act>& step) {
   const auto prefix = step.view.template Rows<Act>(1);
-  const std::int64_t columns = step.view.OperandColumns(1);
   step.ForOwnRows([&](std::int64_t row) {
     const std::int32_t token = step.rows().token[static_cast<std::size_t>(row)];
-    const Bf16* embedding = step.view.weights.EmbeddingRow(token);
-    for (std::int64_t i = 0; i < columns; ++i) {
-      prefix.Row(row)[i] = kernels::RoundTo<Act>(ToFloat(embedding[i]));
-    }
+    LookUp(step.view, step.instruction().imm[0], token, prefix.Row(row));
   });
 }
 
@@ -130,6 +128,10 @@ template <typename Act>
 void ApplyEpilogue(const Step<Act>& step, std::int64_t row, const float* acc) {
   const InstructionView& view = step.view;
   const std::int64_t count = view.tile().num_outputs;
+  if (step.instruction().epilogue == Epilogue::kAddDraftBase) {
+    AddDraftBase(view, row, acc, 0, count);
+    return;
+  }
   if (view.OperandDType(1) == DType::kF32 && step.instruction().epilogue == Epilogue::kStore) {
     std::copy_n(acc, count, view.Rows<float>(1).Row(row));
     return;
@@ -155,6 +157,8 @@ void ApplyEpilogue(const Step<Act>& step, std::int64_t row, const float* acc) {
       break;
     case Epilogue::kSigmoidGate:
       scalar::SigmoidGate<Act>(acc, view.Rows<Act>(2).Row(row), count, out);
+      break;
+    case Epilogue::kAddDraftBase:
       break;
   }
 }
@@ -210,14 +214,23 @@ void KdaHead(const Step<Act>& step, std::int64_t local_head, const Run& run,
   args.eps = step.instruction().scalar[0];
   args.gate_lower_bound = step.instruction().scalar[1];
   args.zero_state = run.first_position == 0;
-  args.state = view.memory.SlotState<float>(view.operand(7), run.slot, view.visit.state_index) +
-               local_head * dim * value_stride;
+  const RecurrentStates<Act> states(view, step.device, run);
+  const std::int64_t first_state = local_head * dim * value_stride;
+  const std::int64_t first_history = local_head * (kernel - 1) * 3 * dim;
+  std::vector<float*> draft_states;
+  std::vector<Act*> draft_histories;
+  for (std::int32_t i = 1; i <= run.num_drafts; ++i) {
+    draft_states.push_back(states.state(i) + first_state);
+    draft_histories.push_back(states.history(i) + first_history);
+  }
+  args.num_drafts = run.num_drafts;
+  args.draft_states = draft_states.data();
+  args.draft_histories = draft_histories.data();
+  args.state = states.state(0) + first_state;
   args.state_stride = value_stride;
-  Act* history = view.memory.SlotState<Act>(view.operand(8), run.slot, view.visit.state_index) +
-                 local_head * (kernel - 1) * 3 * dim;
-  args.q_history = history;
-  args.k_history = history + dim;
-  args.v_history = history + 2 * dim;
+  args.q_history = states.history(0) + first_history;
+  args.k_history = args.q_history + dim;
+  args.v_history = args.k_history + dim;
   args.history_stride = 3 * dim;
   args.out = column(6, dim);
   args.out_stride = view.Rows<Act>(6).stride;
@@ -371,6 +384,17 @@ void ExpertDown(const Step<Act>& step) {
   }
 }
 
+template <typename Act>
+void Draft(const Step<Act>& step) {
+  std::vector<float> floats(
+      static_cast<std::size_t>(DraftScratchFloats(step.view.program, step.instruction())));
+  kernels::SamplingScratch sampling(
+      ChoosesTokens(step.instruction().opcode) ? step.view.program.vocab_size : 0);
+  ExecuteDraft<Act>(step.view, step.device,
+                    {scalar::HeadNormRotary<Act>, scalar::DraftAttention<Act>},
+                    {floats.data(), &sampling});
+}
+
 }  // namespace
 
 template <typename Act>
@@ -417,6 +441,15 @@ Status Execute(const InstructionView& view, DeviceMemory* device, kernels::DotNu
       return {};
     case Opcode::kExpertDown:
       ExpertDown(step);
+      return {};
+    case Opcode::kCaptureResidual:
+    case Opcode::kSample:
+    case Opcode::kDraftAppend:
+    case Opcode::kDraftEmbed:
+    case Opcode::kDraftAttention:
+    case Opcode::kMarkovEmbed:
+    case Opcode::kDraftChoose:
+      Draft(step);
       return {};
   }
   return Fail(ErrorCode::kInternal, "opcode {} has no handler",

@@ -46,18 +46,21 @@ class Interpreter : public Executor {
     }
   }
 
-  Result<Logits> Step(const StepInput& input) override {
+  Result<StepOutput> Step(const StepInput& input) override {
     MEGALITH_ASSIGN_OR_RETURN(const std::size_t index, memory_->BeginStep(input));
     const kernels::ScopedFlushDenormals flush;
     Status status = RunWorkers(index);
-    memory_->FinishStep(status.has_value());
+    memory_->FinishStep(index, status.has_value());
     if (!status) {
       states_[index] = ProgramState(*memory_->program(index));  // counters of a half-run step
       return tl::unexpected<Error>(std::move(status).error());
     }
-    return memory_->StepLogits(index);
+    return memory_->Output(index);
   }
 
+  Status Truncate(std::int32_t slot, std::int32_t length) override {
+    return memory_->Truncate(slot, length);
+  }
   Status ReleaseSlot(std::int32_t slot) override { return memory_->ReleaseSlot(slot); }
   const ExecutorLimits& limits() const override { return memory_->limits(); }
   const DeviceMemory& memory() const override { return *memory_; }

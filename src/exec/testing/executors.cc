@@ -17,7 +17,8 @@ std::mutex cache_mutex;
 /// What of a spec decides a Program.
 using ProgramKey =
     std::tuple<std::string, DType, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
-               std::int32_t, std::int32_t, std::int64_t, decltype(program::DenseFormats::part)>;
+               std::int32_t, std::int32_t, std::int64_t, decltype(program::DenseFormats::part),
+               std::int32_t, std::string, std::int32_t, std::int32_t>;
 
 Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoint,
                                              const ExecutorSpec& spec, std::int32_t bucket) {
@@ -25,7 +26,8 @@ Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoi
   const ProgramKey key{
       spec.directory,          spec.activation_dtype, spec.num_workers,   bucket,
       spec.num_slots,          spec.page_tokens,      spec.max_positions, spec.num_pages,
-      spec.max_active_experts, spec.dense.part};
+      spec.max_active_experts, spec.dense.part,       spec.max_drafts,    spec.drafter,
+      spec.draft_runs,         spec.num_drafts};
   if (const auto found = cache.find(key); found != cache.end()) return found->second;
   program::CompileOptions options;
   options.num_workers = spec.num_workers;
@@ -36,6 +38,10 @@ Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoi
   options.num_slots = spec.num_slots;
   options.page_tokens = spec.page_tokens;
   options.max_positions = spec.max_positions;
+  options.max_drafts = spec.max_drafts;
+  options.drafter = checkpoint.drafter();
+  options.draft_runs = spec.draft_runs;
+  options.num_drafts = spec.num_drafts;
   MEGALITH_ASSIGN_OR_RETURN(program::Program program,
                             program::Compile(checkpoint.model(), options));
   if (spec.num_pages > 0) program.state.num_pages = spec.num_pages;
@@ -48,11 +54,14 @@ Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoi
   return verified;
 }
 
-Result<const weights::Checkpoint*> OpenCached(const std::string& directory) {
-  static std::map<std::string, weights::Checkpoint> cache;
-  if (const auto found = cache.find(directory); found != cache.end()) return &found->second;
-  MEGALITH_ASSIGN_OR_RETURN(weights::Checkpoint checkpoint, weights::Checkpoint::Open(directory));
-  return &cache.emplace(directory, std::move(checkpoint)).first->second;
+Result<const weights::Checkpoint*> OpenCached(const std::string& directory,
+                                              const std::string& drafter) {
+  static std::map<std::pair<std::string, std::string>, weights::Checkpoint> cache;
+  const std::pair key{directory, drafter};
+  if (const auto found = cache.find(key); found != cache.end()) return &found->second;
+  MEGALITH_ASSIGN_OR_RETURN(weights::Checkpoint checkpoint,
+                            weights::Checkpoint::Open(directory, drafter));
+  return &cache.emplace(key, std::move(checkpoint)).first->second;
 }
 
 }  // namespace
@@ -66,14 +75,16 @@ std::string Describe(const ExecutorSpec& spec) {
       DTypeName(spec.activation_dtype), spec.num_workers);
 }
 
-Result<const weights::Checkpoint*> OpenCheckpoint(const std::string& directory) {
+Result<const weights::Checkpoint*> OpenCheckpoint(const std::string& directory,
+                                                  const std::string& drafter) {
   const std::lock_guard lock(cache_mutex);
-  return OpenCached(directory);
+  return OpenCached(directory, drafter);
 }
 
 Result<std::vector<program::VerifiedProgram>> MakePrograms(const ExecutorSpec& spec) {
   const std::lock_guard lock(cache_mutex);
-  MEGALITH_ASSIGN_OR_RETURN(const weights::Checkpoint* checkpoint, OpenCached(spec.directory));
+  MEGALITH_ASSIGN_OR_RETURN(const weights::Checkpoint* checkpoint,
+                            OpenCached(spec.directory, spec.drafter));
   std::vector<program::VerifiedProgram> programs;
   for (const std::int32_t bucket : spec.row_buckets) {
     MEGALITH_ASSIGN_OR_RETURN(program::VerifiedProgram program,
@@ -84,12 +95,14 @@ Result<std::vector<program::VerifiedProgram>> MakePrograms(const ExecutorSpec& s
 }
 
 Result<const PackedWeights*> Pack(const ExecutorSpec& spec) {
-  static std::map<std::tuple<std::string, std::int32_t, decltype(spec.dense.part)>, PackedWeights>
+  static std::map<std::tuple<std::string, std::string, std::int32_t, decltype(spec.dense.part)>,
+                  PackedWeights>
       cache;
   const std::lock_guard lock(cache_mutex);
-  const std::tuple key{spec.directory, spec.num_workers, spec.dense.part};
+  const std::tuple key{spec.directory, spec.drafter, spec.num_workers, spec.dense.part};
   if (const auto found = cache.find(key); found != cache.end()) return &found->second;
-  MEGALITH_ASSIGN_OR_RETURN(const weights::Checkpoint* checkpoint, OpenCached(spec.directory));
+  MEGALITH_ASSIGN_OR_RETURN(const weights::Checkpoint* checkpoint,
+                            OpenCached(spec.directory, spec.drafter));
   MEGALITH_ASSIGN_OR_RETURN(const program::VerifiedProgram program,
                             MakeProgram(*checkpoint, spec, spec.row_buckets.front()));
   MEGALITH_ASSIGN_OR_RETURN(PackedWeights packed,
@@ -129,7 +142,7 @@ Result<LogitRows> Feed(Executor& executor, std::int32_t slot, std::span<const st
     for (std::int32_t i = 0; i < count; ++i) logit_rows.push_back(i);
     const auto step_tokens =
         tokens.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count));
-    MEGALITH_ASSIGN_OR_RETURN(const Logits logits,
+    MEGALITH_ASSIGN_OR_RETURN(const StepOutput logits,
                               executor.Step({{&run, 1}, step_tokens, logit_rows}));
     for (std::int32_t i = 0; i < count; ++i) {
       const std::span<const float> row = logits.Row(i);

@@ -40,6 +40,10 @@ struct ExecutorSpec {
   std::int32_t max_positions = 256;
   std::int32_t num_pages = 0;           ///< of the pool; 0: enough for all slots at full length
   std::int64_t max_active_experts = 0;  ///< bound of that register; 0: as compiled
+  std::int32_t max_drafts = 0;          ///< that a run may bring
+  std::string drafter;                  ///< folder of a drafter; empty: none
+  std::int32_t draft_runs = 0;          ///< that may draft in one step
+  std::int32_t num_drafts = 0;          ///< tokens that the drafter proposes
 
   std::uint64_t interleaving_seed = 0;               ///< interpreter only
   InstructionObserver observer;                      ///< interpreter only
@@ -53,7 +57,9 @@ struct ExecutorSpec {
 /// "avx512 f32 workers 3": for test names and messages.
 std::string Describe(const ExecutorSpec& spec);
 
-Result<const weights::Checkpoint*> OpenCheckpoint(const std::string& directory);
+/// With a drafter, if its folder is given.
+Result<const weights::Checkpoint*> OpenCheckpoint(const std::string& directory,
+                                                  const std::string& drafter = {});
 /// Compiled and verified.
 Result<std::vector<program::VerifiedProgram>> MakePrograms(const ExecutorSpec& spec);
 Result<const PackedWeights*> Pack(const ExecutorSpec& spec);

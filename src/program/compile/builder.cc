@@ -53,20 +53,9 @@ std::uint32_t ProgramBuilder::AddBuffer(std::string name, BufferKind kind, DType
                                         std::int64_t columns) {
   Buffer buffer{.name = std::move(name), .kind = kind, .dtype = dtype, .columns = columns};
   buffer.row_stride = RoundUp(std::max<std::int64_t>(columns, 1), kRowAlignment);
-  switch (kind) {
-    case BufferKind::kRows:
-      buffer.rows = options.max_rows;
-      break;
-    case BufferKind::kLogitRows:
-      buffer.rows = options.max_logit_rows;
-      break;
-    case BufferKind::kPairs:
-      buffer.rows = options.max_rows * model.moe.num_experts_per_token;
-      break;
-    default:
-      buffer.rows = 1;
-      buffer.row_stride = std::max<std::int64_t>(columns, 1);
-  }
+  buffer.rows = MaxRows(kind);
+  const bool is_table = kind == BufferKind::kSingle || kind == BufferKind::kStepInput;
+  if (is_table || IsState(kind)) buffer.row_stride = std::max<std::int64_t>(columns, 1);
   if (const std::int64_t bytes = BufferBytes(buffer); bytes > 0) {
     buffer.offset = arena_position_;
     arena_position_ = RoundUp(arena_position_ + bytes, kArenaAlignment);
@@ -74,6 +63,33 @@ std::uint32_t ProgramBuilder::AddBuffer(std::string name, BufferKind kind, DType
   }
   program.buffers.push_back(std::move(buffer));
   return static_cast<std::uint32_t>(program.buffers.size() - 1);
+}
+
+std::int64_t ProgramBuilder::MaxRows(BufferKind kind) const {
+  switch (kind) {
+    case BufferKind::kRows:
+      return options.max_rows;
+    case BufferKind::kLogitRows:
+      return options.max_logit_rows;
+    case BufferKind::kPairs:
+      return options.max_rows * model.moe.num_experts_per_token;
+    case BufferKind::kDraftRuns:
+      return program.draft.max_runs;
+    case BufferKind::kDraftRows:
+      return std::int64_t{program.draft.max_runs} * program.draft.block_rows;
+    default:
+      return 1;
+  }
+}
+
+std::int32_t ProgramBuilder::AddTable(std::string name, std::int64_t columns) {
+  const auto found = std::find_if(program.tables.begin(), program.tables.end(),
+                                  [&](const Table& table) { return table.name == name; });
+  const auto index = static_cast<std::int32_t>(found - program.tables.begin());
+  if (found == program.tables.end()) {
+    program.tables.push_back({std::move(name), program.vocab_size, columns});
+  }
+  return index;
 }
 
 std::uint32_t ProgramBuilder::AddTensor(std::string name, std::int64_t outputs, std::int64_t inputs,
@@ -95,9 +111,7 @@ std::uint32_t ProgramBuilder::AddTensor(std::string name, std::int64_t outputs, 
 
 std::uint32_t ProgramBuilder::AddCopiedRows(std::string name, BufferKind kind,
                                             std::int64_t columns) {
-  const std::int32_t rows =
-      kind == BufferKind::kLogitRows ? options.max_logit_rows : options.max_rows;
-  if (rows > 1 || options.num_workers == 1) {
+  if (MaxRows(kind) > 1 || options.num_workers == 1) {
     return AddBuffer(std::move(name), kind, options.activation_dtype, columns);
   }
   const std::int64_t stride = RoundUp(columns, kRowAlignment);
@@ -197,10 +211,9 @@ void SegmentBuilder::EmitOwnRows(const Instruction& instruction) {
       copied = copied || builder.IsCopied(instruction.operands[i].buffer);
     }
   }
-  const std::int32_t rows = instruction.trip == Register::kLogitRows
-                                ? builder.options.max_logit_rows
-                                : builder.options.max_rows;
-  const std::int32_t shares = copied ? 1 : std::min(rows, num_workers());
+  const std::int64_t rows = builder.MaxRows(RowsOf(instruction.trip));
+  const auto shares =
+      static_cast<std::int32_t>(copied ? 1 : std::min<std::int64_t>(rows, num_workers()));
   for (std::int32_t worker = 0; worker < (copied ? num_workers() : shares); ++worker) {
     Instruction own = instruction;
     own.rows = {copied ? 0 : worker, shares};
@@ -242,9 +255,9 @@ void SegmentBuilder::EmitProduct(std::int32_t worker, const Product& product, Ra
   Instruction instruction;
   instruction.opcode = Opcode::kMatmul;
   instruction.epilogue = product.epilogue;
-  instruction.activation = builder.model.activation.kind == model::HiddenAct::kSitu
-                               ? Activation::kSitu
-                               : Activation::kSilu;
+  const bool situ = builder.model.activation.kind == model::HiddenAct::kSitu;
+  instruction.activation =
+      product.activation.value_or(situ ? Activation::kSitu : Activation::kSilu);
   instruction.trip = product.trip;
   instruction.tile = AddTile(worker, product, panels,
                              &segment.streams[static_cast<std::size_t>(worker)].weight_bytes);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,12 +37,16 @@ class ProgramBuilder {
   std::uint32_t AddRows(std::string name, std::int64_t columns) {
     return AddBuffer(std::move(name), BufferKind::kRows, options.activation_dtype, columns);
   }
+  /// Rows that a buffer of this kind holds.
+  std::int64_t MaxRows(BufferKind kind) const;
   /// Start and end of a set of buffers that may share memory with another such set: returns the
   /// arena position, and continues from a given one.
   std::int64_t arena_position() const { return arena_position_; }
   void set_arena_position(std::int64_t position) { arena_position_ = position; }
   std::int64_t arena_high() const { return arena_high_; }
 
+  /// The table of that name, added on first use; every one has a row per token.
+  std::int32_t AddTable(std::string name, std::int64_t columns);
   /// The tensor of that name and shape, added on first use. The same name may have two shapes in
   /// two layer kinds (g_proj).
   std::uint32_t AddTensor(std::string name, std::int64_t outputs, std::int64_t inputs,
@@ -84,6 +89,7 @@ struct Product {
   std::uint32_t residual = kNone;  ///< same columns as out
   bool restarts_residual = false;
   Register trip = Register::kRows;
+  std::optional<Activation> activation;  ///< of kGatedPair; empty: the model's
 };
 
 class SegmentBuilder {

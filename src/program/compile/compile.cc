@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 
 #include "base/align.h"
@@ -16,6 +17,26 @@ namespace megalith::program {
 namespace {
 
 constexpr std::array<std::int32_t, 9> kRowBuckets = {1, 2, 4, 8, 16, 64, 256, 1024, kMaxRowBucket};
+
+Status CheckDraftOptions(const CompileOptions& options) {
+  if (options.max_drafts < 0 || options.max_drafts > kMaxDrafts || options.num_drafts < 0 ||
+      options.num_drafts > kMaxDrafts || options.draft_runs < 0) {
+    return Fail(ErrorCode::kUsage,
+                "compile: {} drafts per run and {} proposals, 0 to {} expected; {} drafting runs",
+                options.max_drafts, options.num_drafts, kMaxDrafts, options.draft_runs);
+  }
+  if ((options.draft_runs > 0) != (options.num_drafts > 0) ||
+      (options.draft_runs > 0 && options.drafter == nullptr)) {
+    return Fail(ErrorCode::kUsage,
+                "compile: {} drafting runs with {} proposals and {} drafter do not belong together",
+                options.draft_runs, options.num_drafts, options.drafter == nullptr ? "no" : "a");
+  }
+  if (options.drafter != nullptr && options.num_drafts > options.drafter->MaxDrafts()) {
+    return Fail(ErrorCode::kUsage, "compile: {} drafts asked for, the drafter proposes up to {}",
+                options.num_drafts, options.drafter->MaxDrafts());
+  }
+  return {};
+}
 
 Status CheckOptions(const CompileOptions& options) {
   const auto at_least_one = [](std::string_view name, std::int64_t value) -> Status {
@@ -34,6 +55,7 @@ Status CheckOptions(const CompileOptions& options) {
     return Fail(ErrorCode::kUsage, "compile: {} logit rows asked for, but only {} rows",
                 options.max_logit_rows, options.max_rows);
   }
+  MEGALITH_RETURN_IF_ERROR(CheckDraftOptions(options));
   if (options.activation_dtype != DType::kBf16 && options.activation_dtype != DType::kF32) {
     return Fail(ErrorCode::kUsage, "compile: activations are bf16 or f32, {} given",
                 DTypeName(options.activation_dtype));
@@ -49,6 +71,26 @@ Status CheckSupported(const model::Model& model) {
         ErrorCode::kUnsupported,
         "config.json: routed_expert_hidden_size null (experts at full width, without latent "
         "projections) is not supported yet");
+  }
+  return {};
+}
+
+/// That the drafter belongs to the model: what its reader has checked already, for callers without
+/// one.
+Status CheckDrafter(const model::Model& model, const model::Drafter* drafter) {
+  if (drafter == nullptr) return {};
+  const std::vector<std::int64_t>& layers = drafter->aux_layers;
+  const bool ascending =
+      std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  if (layers.empty() || !ascending || layers.front() < 0 ||
+      layers.back() >= static_cast<std::int64_t>(model.layers.size())) {
+    return Fail(ErrorCode::kUnsupported, "drafter: ascending layers of 0 to {} expected, {} found",
+                model.layers.size() - 1, fmt::join(layers, ", "));
+  }
+  if (drafter->hidden_size != model.hidden_size || drafter->vocab_size != model.vocab_size) {
+    return Fail(ErrorCode::kUnsupported,
+                "drafter: hidden size {} and vocabulary {} expected, {} and {} found",
+                model.hidden_size, model.vocab_size, drafter->hidden_size, drafter->vocab_size);
   }
   return {};
 }
@@ -70,6 +112,7 @@ class Compiler {
     AddEmbedding();
     AddLayers();
     AddHead();
+    AddDraft();
     Program& program = builder_.program;
     program.activation_arena_bytes = builder_.arena_high();
     return std::move(program);
@@ -87,13 +130,13 @@ class Compiler {
     program.situ_beta = model_.activation.situ_beta;
     program.situ_linear_beta = model_.activation.situ_linear_beta.value_or(0.0f);
     program.hidden_size = model_.hidden_size;
-    program.embedding_name = "embed_tokens.weight";
     program.weight_arena_bytes.assign(static_cast<std::size_t>(options_.num_workers), 0);
     program.store = {options_.store_slots, options_.store_slot_bytes};
     const std::int64_t pairs = options_.max_rows * model_.moe.num_experts_per_token;
     program.registers = {RegisterBound{1}, RegisterBound{options_.max_rows},
                          RegisterBound{options_.max_logit_rows},
                          RegisterBound{std::min(model_.moe.num_experts, pairs)}};
+    SetDraftShape();
     StateLayout& state = program.state;
     state.num_slots = options_.num_slots;
     state.num_kda_layers = static_cast<std::int32_t>(model_.CountLayers(model::Mixer::kKda));
@@ -101,6 +144,41 @@ class Compiler {
     state.page_tokens = options_.page_tokens;
     state.max_positions = options_.max_positions;
     state.num_pages = options_.num_slots * CeilDiv(options_.max_positions, options_.page_tokens);
+    state.states_per_slot = options_.max_drafts + 1;
+    if (options_.drafter != nullptr) state.draft_positions = DraftPositions();
+  }
+
+  void SetDraftShape() {
+    if (options_.drafter == nullptr) return;
+    const model::Drafter& drafter = *options_.drafter;
+    Program& program = builder_.program;
+    DraftShape& draft = program.draft;
+    draft.num_captures = static_cast<std::int32_t>(drafter.aux_layers.size());
+    if (options_.draft_runs == 0) return;
+    draft.max_runs = options_.draft_runs;
+    draft.num_drafts = options_.num_drafts;
+    draft.first_slot = drafter.sample_from_anchor ? 0 : 1;
+    draft.mask_token = static_cast<std::int32_t>(drafter.mask_token_id);
+    // Slots behind the last wanted one matter only to those that see them.
+    const bool causal =
+        std::all_of(drafter.layers.begin(), drafter.layers.end(),
+                    [](const model::DrafterLayer& layer) { return layer.causal_in_block; });
+    draft.block_rows = causal ? draft.first_slot + draft.num_drafts
+                              : static_cast<std::int32_t>(drafter.block_size);
+    program.registers[static_cast<std::size_t>(Register::kDraftRuns)] = {draft.max_runs};
+    program.registers[static_cast<std::size_t>(Register::kDraftRows)] = {
+        std::int64_t{draft.max_runs} * draft.block_rows};
+  }
+
+  /// So many that drafts which are taken back never overwrite a position that is still seen.
+  std::int32_t DraftPositions() const {
+    std::int64_t positions = 1;
+    for (const model::DrafterLayer& layer : options_.drafter->layers) {
+      positions = std::max(positions, layer.sliding_window == 0
+                                          ? std::int64_t{options_.max_positions}
+                                          : layer.sliding_window + options_.max_drafts);
+    }
+    return static_cast<std::int32_t>(std::min<std::int64_t>(positions, options_.max_positions));
   }
 
   void AddHandOverCounters() {
@@ -156,7 +234,43 @@ class Compiler {
   void AddHead() {
     SegmentBuilder segment(builder_, "head");
     EmitHead(segment, buffers_);
+    if (options_.draft_runs == 0) EmitStepEnd(segment);
     AddVisit(AddSegment(segment), model::Layer{}, -1);
+  }
+
+  void AddDraft() {
+    if (options_.draft_runs == 0) return;
+    for (std::size_t layer = 0; layer < options_.drafter->layers.size(); ++layer) {
+      SegmentBuilder segment(builder_, fmt::format("draft_layer_{}", layer));
+      EmitDraftLayer(segment, buffers_, layer);
+      AddVisit(AddSegment(segment), model::Layer{}, -1);
+    }
+    SegmentBuilder head(builder_, "draft_head");
+    EmitDraftHead(head, buffers_);
+    AddVisit(AddSegment(head), model::Layer{}, -1);
+    SegmentBuilder token(builder_, "draft_token");
+    EmitDraftToken(token, buffers_);
+    const std::uint32_t token_segment = AddSegment(token);
+    for (std::int32_t slot = 0; slot < options_.num_drafts; ++slot) {
+      AddVisit(token_segment, model::Layer{}, -1);
+      Visit& visit = builder_.program.visits.back();
+      visit.draft_slot = slot;
+      if (slot > 0) ShareWeights(visit, builder_.program.visits.end()[-2]);
+    }
+    SegmentBuilder end(builder_, "end");
+    EmitStepEnd(end);
+    AddVisit(AddSegment(end), model::Layer{}, -1);
+  }
+
+  /// The visit binds what the one before it bound; its own place in the arenas is given back.
+  void ShareWeights(Visit& visit, const Visit& earlier) {
+    Program& program = builder_.program;
+    program.weight_arena_bytes = visit.weight_base;
+    program.vector_arena_bytes = visit.vector_base;
+    visit.weight_base = earlier.weight_base;
+    visit.expert_base = earlier.expert_base;
+    visit.vector_base = earlier.vector_base;
+    visit.shares_weights = true;
   }
 
   /// Orders, schedules and stores a segment. Every visit begins by waiting for the previous one and
@@ -217,6 +331,7 @@ class Compiler {
     if (layer_index >= 0) {
       visit.pushes_block = layer.pushes_block;
       if (layer.pushes_block) ++num_blocks_;
+      visit.capture_index = CaptureIndex(layer_index);
       visit.state_index = layer.mixer == model::Mixer::kKda ? kda_layers_++ : mla_layers_++;
     }
     for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
@@ -228,6 +343,13 @@ class Compiler {
       arena += stream.expert_stride_bytes * model_.moe.num_experts;
     }
     program.visits.push_back(std::move(visit));
+  }
+
+  std::int32_t CaptureIndex(std::int32_t layer) const {
+    if (options_.drafter == nullptr) return -1;
+    const std::vector<std::int64_t>& layers = options_.drafter->aux_layers;
+    const auto found = std::find(layers.begin(), layers.end(), layer);
+    return found == layers.end() ? -1 : static_cast<std::int32_t>(found - layers.begin());
   }
 
   const model::Model& model_;
@@ -248,6 +370,7 @@ class Compiler {
 Result<Program> Compile(const model::Model& model, const CompileOptions& options) {
   MEGALITH_RETURN_IF_ERROR(CheckOptions(options));
   MEGALITH_RETURN_IF_ERROR(CheckSupported(model));
+  MEGALITH_RETURN_IF_ERROR(CheckDrafter(model, options.drafter));
   return Compiler(model, options).Run();
 }
 

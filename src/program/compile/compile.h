@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "model/drafter.h"
 #include "model/model.h"
 #include "program/compile/dense_formats.h"
 #include "program/program.h"
@@ -23,6 +24,13 @@ struct CompileOptions {
   std::int32_t num_slots = 1;  ///< sequences that may be alive at once
   std::int32_t page_tokens = 64;
   std::int32_t max_positions = 4096;  ///< longest sequence; the pool holds num_slots of them
+  /// Most drafted tokens that a run may bring, to be taken back if the model disagrees: a slot
+  /// keeps so many recurrent states more.
+  std::int32_t max_drafts = 0;
+  /// The drafter whose context every step keeps up; null: none. Must outlive the call.
+  const model::Drafter* drafter = nullptr;
+  std::int32_t draft_runs = 0;  ///< most runs after which it proposes tokens, in one step
+  std::int32_t num_drafts = 0;  ///< tokens it proposes per run; 0 exactly if draft_runs is
   /// Weight tiles fetched ahead per worker: at most half of a core's L2.
   std::int32_t store_slots = 4;
   std::int64_t store_slot_bytes = 128 << 10;
@@ -38,7 +46,9 @@ struct CompileOptions {
 
 /// The Program for rows <= max_rows. Weight arenas (tiles, offsets, bases) depend on the model and
 /// num_workers only, so Programs of several row buckets share one set of packed weights.
-/// Errors: kUnsupported names a config value with no implementation; kUsage for impossible options.
+/// A Program with draft_runs begins like the one without them, whose weights are therefore among
+/// its own. Errors: kUnsupported names a config value with no implementation; kUsage for impossible
+/// options.
 Result<Program> Compile(const model::Model& model, const CompileOptions& options);
 
 /// The smallest row bucket >= rows: 1, 2, 4, 8, 16, 64, 256, 1024, 4096. The large ones are for

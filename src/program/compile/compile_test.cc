@@ -104,7 +104,7 @@ TEST(Compile, RowBucketsShareOneWeightLayout) {
 // docs/program.md says which join is there for what.
 TEST(Compile, OneRowLayersHaveNoMoreJoinsThanTheirDataNeeds) {
   const std::map<std::string, int> most = {
-      {"embedding", 1}, {"kda_dense", 5}, {"kda_moe", 7}, {"mla_moe", 8}, {"head", 1}};
+      {"embedding", 1}, {"kda_dense", 5}, {"kda_moe", 7}, {"mla_moe", 8}, {"head", 2}};
   const Program program = MustCompile(Nano(), Workers(2, 1));
   for (const Segment& segment : program.segments) {
     for (const Stream& stream : segment.streams) {

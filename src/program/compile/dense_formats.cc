@@ -5,8 +5,8 @@
 namespace megalith::program {
 namespace {
 
-constexpr std::string_view kPartNames[kNumDenseParts] = {"attention", "mlp", "latent", "router",
-                                                         "head"};
+constexpr std::string_view kPartNames[kNumDenseParts] = {"attention", "mlp",  "latent",
+                                                         "router",    "head", "draft"};
 
 bool EndsWith(std::string_view name, std::string_view end) {
   return name.size() >= end.size() && name.substr(name.size() - end.size()) == end;
@@ -45,6 +45,7 @@ std::string_view DensePartName(DensePart part) {
 
 std::optional<DensePart> DensePartOf(std::string_view name) {
   if (Contains(name, ".experts.") || EndsWith(name, ".kv_b_proj")) return std::nullopt;
+  if (name.starts_with("draft.")) return DensePart::kDraft;
   if (name == "lm_head") return DensePart::kHead;
   if (Contains(name, ".self_attn.")) return DensePart::kAttention;
   if (Contains(name, ".mlp.") || Contains(name, ".shared_experts.")) return DensePart::kMlp;

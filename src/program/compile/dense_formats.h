@@ -19,9 +19,10 @@ enum class DensePart : std::uint8_t {
   kLatent,     ///< down and up projection around routed experts
   kRouter,     ///< the logits that choose experts
   kHead,       ///< lm_head
+  kDraft,      ///< all matrices of the drafter
 };
-inline constexpr int kNumDenseParts = 5;
-/// "attention", "mlp", "latent", "router", "head".
+inline constexpr int kNumDenseParts = 6;
+/// "attention", "mlp", "latent", "router", "head", "draft".
 std::string_view DensePartName(DensePart part);
 
 /// Part of a matrix (name without `.weight`). Empty for those that keep their stored format: routed

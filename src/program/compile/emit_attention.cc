@@ -39,7 +39,7 @@ void EmitHeads(SegmentBuilder& segment, const Product& product, std::int64_t hea
 }
 
 void EmitOutputProjection(SegmentBuilder& segment, const LayerBuffers& buffers, std::uint32_t in) {
-  EmitPushBlock(segment, buffers);
+  EmitCopiesOfPrefix(segment, buffers);
   segment.BeginPhase("o_proj");
   Product o = segment.Whole(Name("o_proj"), segment.builder.model.hidden_size, in,
                             buffers.shared.prefix_mid);

@@ -34,15 +34,19 @@ void EmitResidualNorm(SegmentBuilder& segment, const LayerBuffers& buffers,
   segment.EmitOwnRows(instruction);
 }
 
-void EmitPushBlock(SegmentBuilder& segment, const LayerBuffers& buffers) {
-  if (segment.builder.model.attn_res_block_size <= 0) return;
-  segment.BeginPhase("push_block");
-  Instruction push;
-  push.opcode = Opcode::kPushBlock;
-  push.trip = Register::kRows;
-  push.operands[0] = segment.builder.All(buffers.shared.prefix);
-  push.operands[1] = segment.builder.All(buffers.shared.blocks);
-  segment.EmitOwnRows(push);
+void EmitCopiesOfPrefix(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  const auto copy = [&](std::string phase, Opcode opcode, std::uint32_t to) {
+    if (to == kNone) return;
+    segment.BeginPhase(std::move(phase));
+    Instruction instruction;
+    instruction.opcode = opcode;
+    instruction.trip = Register::kRows;
+    instruction.operands[0] = segment.builder.All(buffers.shared.prefix);
+    instruction.operands[1] = segment.builder.All(to);
+    segment.EmitOwnRows(instruction);
+  };
+  copy("push_block", Opcode::kPushBlock, buffers.shared.blocks);
+  copy("capture_residual", Opcode::kCaptureResidual, buffers.draft.captured);
 }
 
 void EmitEmbedding(SegmentBuilder& segment, const LayerBuffers& buffers) {
@@ -60,6 +64,7 @@ void EmitEmbedding(SegmentBuilder& segment, const LayerBuffers& buffers) {
   embed.trip = Register::kRows;
   embed.operands[0] = builder.All(buffers.shared.step_input);
   embed.operands[1] = builder.All(buffers.shared.prefix);
+  embed.imm[0] = builder.AddTable("embed_tokens.weight", builder.model.hidden_size);
   segment.EmitOwnRows(embed);
 }
 
@@ -71,15 +76,30 @@ void EmitHead(SegmentBuilder& segment, const LayerBuffers& buffers) {
   const std::uint32_t logits =
       builder.AddBuffer("logits", BufferKind::kLogitRows, DType::kF32, model.vocab_size);
 
+  // The drafter's context fills what would be waits: for the norm, and for the logits.
   EmitResidualNorm(segment, buffers, {"final_norm", "output_attn_res", "norm.weight"},
                    buffers.shared.prefix, head_in, false, Register::kLogitRows);
+  EmitDraftFusion(segment, buffers);
 
   segment.BeginPhase("lm_head");
   Product head = segment.Whole("lm_head", model.vocab_size, head_in, logits);
   head.trip = Register::kLogitRows;
   LoadLeveler leveler(segment.num_workers());
   segment.EmitLevel(head, leveler);
+  EmitDraftContext(segment, buffers);
 
+  segment.BeginPhase("sample");
+  Instruction sample;
+  sample.opcode = Opcode::kSample;
+  sample.trip = Register::kLogitRows;
+  sample.operands[0] = builder.All(logits);
+  sample.operands[1] = builder.All(buffers.tokens);
+  sample.operands[2] = builder.All(buffers.shared.step_input);
+  segment.EmitOwnRows(sample);
+  EmitDraftAppend(segment, buffers);
+}
+
+void EmitStepEnd(SegmentBuilder& segment) {
   segment.BeginPhase("step_end");
   Instruction end;
   end.opcode = Opcode::kStepEnd;
@@ -98,6 +118,8 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
   if (model.attn_res_block_size > 0) {
     shared.blocks = builder.AddRows("blocks", model.MaxBlocks() * model.hidden_size);
   }
+  buffers.tokens = builder.AddBuffer("tokens", BufferKind::kLogitRows, DType::kI32, 1);
+  AddDraftBuffers(builder, buffers);
   shared.mixer_in = builder.AddCopiedRows("mixer_in", BufferKind::kRows, model.hidden_size);
   shared.ffn_in = builder.AddCopiedRows("ffn_in", BufferKind::kRows, model.hidden_size);
 

@@ -3,6 +3,8 @@
 // One function per part of a layer; each appends its phases to the segment. Tensor and buffer names
 // are those of the checkpoint and of docs/program.md.
 
+#include <array>
+
 #include "program/compile/builder.h"
 
 namespace megalith::program {
@@ -31,6 +33,26 @@ struct MoeBuffers {
       shared_activated, shared_out;
 };
 
+/// Of the drafter: its context, and, if runs draft, its block.
+struct DraftBuffers {
+  std::uint32_t captured = kNone;  ///< residuals of the target, [rows, captures * hidden]
+  std::uint32_t fused = kNone;
+  std::uint32_t context = kNone;
+  std::vector<std::uint32_t> context_k, context_v, cache;  ///< per draft layer
+  /// Residual stream, [block rows, hidden]: layer i reads i mod 2 and writes the other.
+  std::array<std::uint32_t, 2> x{kNone, kNone};
+  std::uint32_t x_mid = kNone;
+  std::uint32_t attention_in = kNone, mlp_in = kNone;
+  std::uint32_t q = kNone, k = kNone, v = kNone, attended = kNone;
+  std::uint32_t activated = kNone;
+  std::uint32_t hidden = kNone;
+  std::uint32_t base_logits = kNone;  ///< [block rows, vocabulary] f32
+  std::uint32_t markov = kNone;       ///< [runs, rank]
+  std::uint32_t logits = kNone;       ///< [runs, vocabulary] f32
+  std::uint32_t tokens = kNone;       ///< [runs, drafts] i32
+  std::uint32_t confidence = kNone;   ///< [runs, drafts] f32
+};
+
 /// Everything the emitters share.
 struct LayerBuffers {
   SharedBuffers shared;
@@ -38,6 +60,8 @@ struct LayerBuffers {
   MlaBuffers mla{};
   DenseBuffers dense{};
   MoeBuffers moe{};
+  DraftBuffers draft{};
+  std::uint32_t tokens = kNone;  ///< chosen for the logit rows, i32
 };
 
 /// Names of one residual norm: its phase and its weights.
@@ -53,16 +77,29 @@ void EmitResidualNorm(SegmentBuilder& segment, const LayerBuffers& buffers,
                       const ResidualNorm& names, std::uint32_t in, std::uint32_t out,
                       bool before_push, Register trip = Register::kRows);
 
-/// Phase: the prefix becomes a block, in visits that push one. To be called where every worker has
-/// read the blocks before and all will wait before they read them again, so that it costs no join.
-void EmitPushBlock(SegmentBuilder& segment, const LayerBuffers& buffers);
+/// Phases: the prefix becomes a block, in visits that push one, and part of the drafter's input, in
+/// visits that capture. To be called where every worker has read the blocks before and all will
+/// wait before they read them again, so that it costs no join.
+void EmitCopiesOfPrefix(SegmentBuilder& segment, const LayerBuffers& buffers);
 
 void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers);
 void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers);
 void EmitDenseFeedForward(SegmentBuilder& segment, const LayerBuffers& buffers);
 void EmitMoe(SegmentBuilder& segment, const LayerBuffers& buffers);
 void EmitEmbedding(SegmentBuilder& segment, const LayerBuffers& buffers);
+/// Logits, the tokens chosen from them, and the drafter's context.
 void EmitHead(SegmentBuilder& segment, const LayerBuffers& buffers);
+void EmitStepEnd(SegmentBuilder& segment);
+
+// The drafter (emit_draft.cc; docs/design/drafting.md). Context: in every step. The others:
+// segments of their own, for runs that draft.
+void EmitDraftFusion(SegmentBuilder& segment, const LayerBuffers& buffers);
+void EmitDraftContext(SegmentBuilder& segment, const LayerBuffers& buffers);
+void EmitDraftAppend(SegmentBuilder& segment, const LayerBuffers& buffers);
+void EmitDraftLayer(SegmentBuilder& segment, const LayerBuffers& buffers, std::size_t layer);
+void EmitDraftHead(SegmentBuilder& segment, const LayerBuffers& buffers);
+void EmitDraftToken(SegmentBuilder& segment, const LayerBuffers& buffers);
+void AddDraftBuffers(ProgramBuilder& builder, LayerBuffers& buffers);
 
 /// Adds all buffers the model needs. Mixers never run at the same time, nor do feed-forwards of two
 /// layers: KDA and MLA buffers share memory, and so do dense and MoE buffers.

@@ -1,0 +1,152 @@
+#pragma once
+
+// How many drafts to verify and how many to request, so that a sequence gets the most tokens per
+// second. Speed only: which drafts are accepted is decided elsewhere, and so is the text.
+//
+// With the chances c[k] of draft_acceptance.h and the costs of step_costs.h, a round that verifies
+// v drafts and requests r new ones
+//
+//     yields  E(v) = 1 + c[0] + c[0] c[1] + ... + c[0]...c[v-1]  tokens  and costs  rows[v] +
+//     drafting[r].
+//
+// Verify: time is worth `rate` tokens per plain step, the rate at which the sequence advances, so
+// the block is cut at the v that maximises E(v) - rate * rows[v] / rows[0]. What was requested
+// before is paid for.
+//
+// Request: the r for which the recent blocks, each cut as above at no more than r, would have given
+// the highest sum of E over sum of costs. Never drafting gives rate 1; drafting begins above
+// 1 + margin and ends below 1.
+//
+// Without drafts nothing is learnt about them. So they are tried for a few rounds at the start and,
+// while off, in probes: at growing intervals, and never before the time that the last one lost is
+// less than `probe_share` of the time since. While drafting gains little, a few plain steps at
+// growing intervals tell what they cost now.
+//
+// Proposals that cost nothing (request_costs = false: n-grams) are requested in every round. If
+// they come with confidences (NgramDrafter::Confidence), a long match is verified whatever became
+// of short ones.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engine/draft_acceptance.h"
+#include "engine/step_costs.h"
+
+namespace megalith::engine {
+
+struct DraftControllerOptions {
+  std::int32_t max_drafts = 7;  ///< >= 0; 0: never draft
+  std::optional<std::int32_t> fixed_drafts =
+      std::nullopt;                           ///< always this many, cut to max_drafts; no control
+  bool request_costs = true;                  ///< a step that drafts takes longer
+  double margin = 0.03;                       ///< gain from which drafting is worth beginning
+  double probe_share = 0.015;                 ///< of the time, lost to probes at most
+  std::int32_t shortest_probe_interval = 32;  ///< rounds without drafting before a probe
+  std::int32_t longest_probe_interval = 128;  ///< the interval doubles up to this
+};
+
+/// What to do in a step.
+struct DraftPlan {
+  std::int32_t verify = 0;   ///< the first so many of the available drafts
+  std::int32_t request = 0;  ///< new drafts, to be available in the next step
+  bool operator==(const DraftPlan&) const = default;
+};
+
+/// What a step did.
+struct RoundRecord {
+  std::int32_t num_drafts = 0;    ///< verified
+  std::int32_t num_accepted = 0;  ///< of them; the step yields one token more
+  std::int32_t next_drafts = 0;   ///< requested
+  double seconds = 0.0;           ///< a time that is not finite and positive is left out
+};
+
+struct DraftStatistics {
+  std::int64_t rounds = 0;
+  std::int64_t drafted = 0;                     ///< drafts verified
+  std::int64_t accepted = 0;                    ///< of them
+  std::vector<std::int64_t> position_proposed;  ///< [max_drafts] rounds that verified draft k
+  std::vector<std::int64_t> position_accepted;  ///< [max_drafts] of them, accepted
+  std::vector<std::int64_t> rounds_by_drafts;   ///< [max_drafts + 1] rounds that verified k drafts
+  std::int64_t switches_on = 0;
+  std::int64_t switches_off = 0;
+  std::int64_t probes = 0;        ///< the try at the start included
+  double expected_speedup = 1.0;  ///< of drafting over plain steps, as last estimated
+  DraftPlan last_plan;
+  std::string_view last_reason = "";  ///< of the plan, for reports
+};
+
+/// For one sequence. Deterministic: no clock, no random numbers. A round is Plan, step, Record; the
+/// step may do less than planned, near the end of the context for example.
+class DraftController {
+ public:
+  /// `costs` is shared by the sequences of a machine and must outlive the controller; its
+  /// max_drafts is at least that of the options.
+  DraftController(const DraftControllerOptions& options, StepCosts& costs);
+
+  /// Before a step: `available` drafts were proposed, with a confidence logit each; fewer logits
+  /// than drafts, none or NaN are allowed.
+  DraftPlan Plan(std::int32_t available, std::span<const float> confidence);
+  /// After it. Counts outside what is possible are cut.
+  void Record(const RoundRecord& round);
+
+  const DraftStatistics& statistics() const { return statistics_; }
+
+ private:
+  enum class Mode { kOff, kProbing, kOn };
+  struct Policy {
+    std::int32_t request;
+    double rate;  ///< tokens per time of a plain step
+  };
+
+  DraftPlan PlanPaid(std::int32_t available, const Policy& best);
+  DraftPlan PlanFree(std::int32_t available);
+  DraftPlan Planned(std::int32_t verify, std::int32_t request, std::string_view reason);
+
+  void KeepProposal(std::int32_t available, std::span<const float> confidence);
+  void ForgetBlocks();
+  /// Chances are taken to be at least `least_chance`.
+  Policy BestPolicy(double least_chance) const;
+  std::int32_t BestCut(double least_chance) const;
+  void FillChances(std::span<const float> confidence, double least_chance,
+                   std::span<double> chances) const;
+
+  bool ProbeIsDue() const;
+  void StartProbe();
+  void SwitchOn();
+  void SwitchOff();
+  bool TakesPlainRound();
+
+  DraftControllerOptions options_;
+  StepCosts& costs_;
+  StepCosts::Level level_;
+  DraftAcceptance acceptance_;
+  DraftStatistics statistics_;
+
+  /// Confidences of the current proposal and a ring of the last ones: one per draft, NaN where
+  /// there is none.
+  std::vector<float> proposal_;
+  std::vector<std::vector<float>> blocks_;
+  std::size_t num_blocks_ = 0;
+  std::vector<double> row_costs_;  // [max_drafts + 1], in plain steps
+
+  std::int32_t request_;  ///< of the last round that drafted
+  double rate_ = 1.0;     ///< tokens per plain step that the sequence makes, at least 1
+
+  Mode mode_ = Mode::kProbing;
+  std::int32_t probe_rounds_left_;
+  std::int32_t probe_interval_;
+  std::int32_t rounds_off_ = 0;
+  /// To drafting since the last probe began, in plain steps; off, each step makes up for
+  /// probe_share of one.
+  double steps_lost_ = 0.0;
+
+  std::int32_t plain_rounds_left_ = 0;
+  std::int32_t plain_interval_;
+  std::int32_t rounds_since_plain_ = 0;
+};
+
+}  // namespace megalith::engine

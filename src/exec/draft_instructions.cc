@@ -1,0 +1,316 @@
+#include "exec/draft_instructions.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+#include "kernels/activation.h"
+#include "kernels/rotary.h"
+
+namespace megalith::exec {
+namespace {
+
+using program::Opcode;
+
+std::int64_t Columns(const program::Operand& operand) { return operand.end - operand.begin; }
+
+/// One instruction being run; the functions below are named after opcodes.
+template <typename Act>
+class DraftStep {
+ public:
+  DraftStep(const InstructionView& view, const DeviceMemory& device,
+            const DraftKernels<Act>& kernels, const DraftScratch& scratch)
+      : view_(view),
+        instruction_(view.instruction),
+        device_(device),
+        rows_(device.rows()),
+        kernels_(kernels),
+        scratch_(scratch),
+        trip_(device.reg(view.instruction.trip)) {}
+
+  void CaptureResidual() const {
+    if (view_.visit.capture_index < 0) return;
+    const std::int64_t hidden = view_.OperandColumns(0);
+    ForOwnRows([&](std::int64_t row) {
+      std::copy_n(view_.Rows<Act>(0).Row(row), hidden,
+                  view_.Rows<Act>(1).Row(row) + view_.visit.capture_index * hidden);
+    });
+  }
+
+  void Sample() const {
+    ForOwnRows([&](std::int64_t row) {
+      const std::int32_t run = rows_.logit_run[static_cast<std::size_t>(row)];
+      if (run < 0) return;
+      const std::int32_t source = rows_.logit_rows[static_cast<std::size_t>(row)];
+      const std::int64_t position = rows_.position[static_cast<std::size_t>(source)] + 1;
+      *view_.Rows<std::int32_t>(1).Row(row) = Choose(view_.Rows<float>(0).Row(row), run, position);
+    });
+  }
+
+  /// Of a run that is longer than the ring, the positions that stay.
+  void Append() const {
+    const std::int64_t heads = instruction_.imm[0];
+    const std::int64_t width = view_.OperandColumns(0);
+    const std::int64_t dim = width / heads;
+    const std::int64_t positions = view_.program.state.draft_positions;
+    std::size_t run = 0;
+    ForOwnRows([&](std::int64_t row) {
+      const std::int64_t position = rows_.position[static_cast<std::size_t>(row)];
+      while (row >= rows_.first_row[run] + rows_.runs[run].count) ++run;
+      const std::int64_t end = rows_.runs[run].first_position + rows_.runs[run].count;
+      if (position < end - positions) return;
+      Act* entry = view_.memory.DraftCache<Act>(view_.operand(2), rows_.runs[run].slot) +
+                   position % positions * 2 * width;
+      NormAndRotate(view_.Rows<Act>(0).Row(row), heads, dim, 0, position, entry);
+      std::copy_n(view_.Rows<Act>(1).Row(row), width, entry + width);
+    });
+  }
+
+  void Embed() const {
+    ForOwnRows([&](std::int64_t row) {
+      const auto [draft_run, slot] = view_.BlockRowOf(row);
+      const std::int32_t token =
+          slot == 0 ? Anchor(draft_run, 0).token : view_.program.draft.mask_token;
+      LookUp(view_, instruction_.imm[0], token, view_.Rows<Act>(1).Row(row));
+    });
+  }
+
+  void Attention() const {
+    const std::int64_t group = instruction_.imm[2];
+    const std::int64_t heads = instruction_.imm[1] - instruction_.imm[0];
+    const std::int64_t dim = view_.OperandColumns(1) / heads;
+    const std::int64_t cache_width = view_.OperandColumns(3) / 2;
+    const std::int64_t block = view_.program.draft.block_rows;
+    kernels::DraftAttentionArgs<Act> args{};
+    args.rows = block;
+    args.heads = group;
+    args.head_dim = dim;
+    args.q_row_stride = group * dim;
+    args.q_head_stride = dim;
+    args.context_stride = 2 * cache_width;
+    args.capacity = view_.program.state.draft_positions;
+    args.block_stride = dim;
+    args.causal = instruction_.imm[4] == 1;
+    args.scale = 1.0f / std::sqrt(static_cast<float>(dim));
+    args.out_head_stride = dim;
+    args.out_row_stride = view_.Rows<Act>(5).stride;
+    // Scratch: angles, rotated queries and keys of one key head's block, the kernel's own.
+    float* position = scratch_.floats + dim;
+    Act* q = reinterpret_cast<Act*>(position);
+    position += block * group * dim;
+    Act* k = reinterpret_cast<Act*>(position);
+    position += block * dim;
+    Act* v = reinterpret_cast<Act*>(position);
+    args.scratch = position + block * dim;
+    args.q = q;
+    args.block_k = k;
+    args.block_v = v;
+    for (std::int64_t draft_run = 0; draft_run < rows_.num_draft_runs; ++draft_run) {
+      const Acceptance anchor = Anchor(draft_run, 4);
+      const Run& run = RunOf(draft_run);
+      args.end_position = anchor.position;
+      args.first_position = instruction_.imm[3] == 0
+                                ? 0
+                                : std::max<std::int64_t>(anchor.position - instruction_.imm[3], 0);
+      const Act* cache = view_.memory.DraftCache<Act>(view_.operand(3), run.slot);
+      for (std::int64_t head = 0; head < heads; ++head) {
+        for (std::int64_t slot = 0; slot < block; ++slot) {
+          const std::int64_t row = draft_run * block + slot;
+          const std::int64_t at = anchor.position + slot;
+          NormAndRotate(view_.Rows<Act>(0).Row(row) + head * group * dim, group, dim, 0, at,
+                        q + slot * group * dim);
+          NormAndRotate(view_.Rows<Act>(1).Row(row) + head * dim, 1, dim, 1, at, k + slot * dim);
+          std::copy_n(view_.Rows<Act>(2).Row(row) + head * dim, dim, v + slot * dim);
+        }
+        args.context_k = cache + (instruction_.imm[0] + head) * dim;
+        args.context_v = args.context_k + cache_width;
+        args.out = view_.Rows<Act>(5).Row(draft_run * block) + head * group * dim;
+        kernels_.draft_attention(args);
+      }
+    }
+  }
+
+  void MarkovEmbed() const {
+    const std::int32_t slot = view_.visit.draft_slot;
+    ForOwnRows([&](std::int64_t draft_run) {
+      const std::int32_t previous = slot == 0
+                                        ? Anchor(draft_run, 0).token
+                                        : view_.Rows<std::int32_t>(1).Row(draft_run)[slot - 1];
+      LookUp(view_, instruction_.imm[0], previous, view_.Rows<Act>(2).Row(draft_run));
+    });
+  }
+
+  void DraftChoose() const {
+    const std::int32_t slot = view_.visit.draft_slot;
+    const bool has_markov = view_.memory.IsPresent(view_.operand(2));
+    ForOwnRows([&](std::int64_t draft_run) {
+      const std::int64_t choosing = view_.ChoosingRow(draft_run);
+      const std::int32_t run = rows_.draft_run[static_cast<std::size_t>(draft_run)];
+      const std::int64_t position = Anchor(draft_run, 5).position + 1 + slot;
+      view_.Rows<std::int32_t>(3).Row(draft_run)[slot] = std::max(
+          Choose(view_.Rows<float>(0).Row(has_markov ? draft_run : choosing), run, position), 0);
+      if (view_.memory.IsPresent(view_.operand(4))) {
+        view_.Rows<float>(4).Row(draft_run)[slot] = Confidence(draft_run, choosing);
+      }
+    });
+  }
+
+ private:
+  template <typename Function>
+  void ForOwnRows(Function function) const {
+    for (std::int64_t row = instruction_.rows.first; row < trip_; row += instruction_.rows.step) {
+      function(row);
+    }
+  }
+
+  const Run& RunOf(std::int64_t draft_run) const {
+    return rows_
+        .runs[static_cast<std::size_t>(rows_.draft_run[static_cast<std::size_t>(draft_run)])];
+  }
+
+  /// The token a drafting run goes on from. One that could not be chosen ends the run; its drafts
+  /// do not matter, but have to come from somewhere.
+  Acceptance Anchor(std::int64_t draft_run, std::size_t tokens_operand) const {
+    Acceptance anchor = device_.Accept(
+        static_cast<std::size_t>(rows_.draft_run[static_cast<std::size_t>(draft_run)]),
+        view_.Rows<const std::int32_t>(tokens_operand));
+    anchor.token = std::max(anchor.token, 0);
+    return anchor;
+  }
+
+  std::int32_t Choose(const float* logits, std::int32_t run, std::int64_t position) const {
+    const auto vocab_size = static_cast<std::size_t>(view_.program.vocab_size);
+    return kernels::Sample({logits, vocab_size}, rows_.runs[static_cast<std::size_t>(run)].sampling,
+                           position, *scratch_.sampling)
+        .token;
+  }
+
+  /// Vector `weight` norms the heads; the result is rotated by the position's angles.
+  void NormAndRotate(const Act* in, std::int64_t heads, std::int64_t dim, std::size_t weight,
+                     std::int64_t position, Act* out) const {
+    float* cos = scratch_.floats;
+    float* sin = cos + dim / 2;
+    kernels::RotaryAngles(position, instruction_.scalar[1], dim, cos, sin);
+    kernels::HeadNormRotaryArgs<Act> args{};
+    args.heads = heads;
+    args.head_dim = dim;
+    args.in = in;
+    args.in_stride = dim;
+    args.weight = view_.Vector<Bf16>(weight);
+    args.eps = instruction_.scalar[0];
+    args.cos = cos;
+    args.sin = sin;
+    args.out = out;
+    args.out_stride = dim;
+    kernels_.head_norm_rotary(args);
+  }
+
+  float Confidence(std::int64_t draft_run, std::int64_t block_row) const {
+    const Bf16* weight = view_.Vector<Bf16>(0);
+    const std::int64_t hidden = view_.OperandColumns(1);
+    double sum = ToFloat(*view_.Vector<Bf16>(1));
+    const auto add = [&](const Act* x, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        sum += double{kernels::Widen(x[i])} * double{ToFloat(weight[i])};
+      }
+      weight += count;
+    };
+    add(view_.Rows<Act>(1).Row(block_row), hidden);
+    if (instruction_.imm[0] == 1) {
+      add(view_.Rows<Act>(2).Row(draft_run), view_.OperandColumns(2));
+    }
+    return static_cast<float>(sum);
+  }
+
+  const InstructionView& view_;
+  const program::Instruction& instruction_;
+  const DeviceMemory& device_;
+  const StepRows& rows_;
+  const DraftKernels<Act>& kernels_;
+  const DraftScratch& scratch_;
+  std::int64_t trip_;
+};
+
+}  // namespace
+
+std::int64_t DraftScratchFloats(const program::Program& program,
+                                const program::Instruction& instruction) {
+  const auto& operands = instruction.operands;
+  switch (instruction.opcode) {
+    case Opcode::kDraftAppend:
+      return Columns(operands[0]) / instruction.imm[0];
+    case Opcode::kDraftAttention: {
+      const std::int64_t group = instruction.imm[2];
+      const std::int64_t dim = Columns(operands[1]) / (instruction.imm[1] - instruction.imm[0]);
+      const std::int64_t block = program.draft.block_rows;
+      return dim + block * (group + 2) * dim +
+             kernels::DraftAttentionScratchFloats(block, group, dim);
+    }
+    default:
+      return 0;
+  }
+}
+
+bool ChoosesTokens(Opcode opcode) {
+  return opcode == Opcode::kSample || opcode == Opcode::kDraftChoose;
+}
+
+template <typename Act>
+void LookUp(const InstructionView& view, std::int64_t table, std::int64_t token, Act* out) {
+  const Bf16* row = view.weights.TableRow(table, token);
+  const std::int64_t columns = view.program.tables[static_cast<std::size_t>(table)].columns;
+  if constexpr (std::is_same_v<Act, Bf16>) {
+    std::memcpy(out, row, static_cast<std::size_t>(columns) * sizeof(Bf16));
+  } else {
+    for (std::int64_t i = 0; i < columns; ++i) out[i] = ToFloat(row[i]);
+  }
+}
+
+void AddDraftBase(const InstructionView& view, std::int64_t draft_run, const float* acc,
+                  std::int64_t first_output, std::int64_t outputs) {
+  const float* base = view.Rows<float>(2).Row(view.ChoosingRow(draft_run)) + first_output;
+  float* out = view.Rows<float>(1).Row(draft_run) + first_output;
+  for (std::int64_t i = 0; i < outputs; ++i) out[i] = acc[i] + base[i];
+}
+
+template <typename Act>
+bool ExecuteDraft(const InstructionView& view, const DeviceMemory& device,
+                  const DraftKernels<Act>& kernels, const DraftScratch& scratch) {
+  const DraftStep<Act> step(view, device, kernels, scratch);
+  switch (view.instruction.opcode) {
+    case Opcode::kCaptureResidual:
+      step.CaptureResidual();
+      return true;
+    case Opcode::kSample:
+      step.Sample();
+      return true;
+    case Opcode::kDraftAppend:
+      step.Append();
+      return true;
+    case Opcode::kDraftEmbed:
+      step.Embed();
+      return true;
+    case Opcode::kDraftAttention:
+      step.Attention();
+      return true;
+    case Opcode::kMarkovEmbed:
+      step.MarkovEmbed();
+      return true;
+    case Opcode::kDraftChoose:
+      step.DraftChoose();
+      return true;
+    default:
+      return false;
+  }
+}
+
+template bool ExecuteDraft<Bf16>(const InstructionView&, const DeviceMemory&,
+                                 const DraftKernels<Bf16>&, const DraftScratch&);
+template bool ExecuteDraft<float>(const InstructionView&, const DeviceMemory&,
+                                  const DraftKernels<float>&, const DraftScratch&);
+template void LookUp<Bf16>(const InstructionView&, std::int64_t, std::int64_t, Bf16*);
+template void LookUp<float>(const InstructionView&, std::int64_t, std::int64_t, float*);
+
+}  // namespace megalith::exec

@@ -1,0 +1,48 @@
+#pragma once
+
+// What the instructions of choosing and drafting tokens do. They look up rows, and leave arithmetic
+// to the kernels of the path, so that the interpreter and the CPU engine share them.
+
+#include <cstdint>
+
+#include "exec/device_memory.h"
+#include "exec/instruction_view.h"
+#include "kernels/kernel_table.h"
+#include "kernels/sampling.h"
+
+namespace megalith::exec {
+
+/// The kernels of one instruction-set path, or the scalar ones.
+template <typename Act>
+struct DraftKernels {
+  void (*head_norm_rotary)(const kernels::HeadNormRotaryArgs<Act>&);
+  void (*draft_attention)(const kernels::DraftAttentionArgs<Act>&);
+};
+
+/// Private memory of the worker that runs the instruction.
+struct DraftScratch {
+  float* floats = nullptr;                       ///< DraftScratchFloats of the instruction
+  kernels::SamplingScratch* sampling = nullptr;  ///< for sample and draft_choose
+};
+
+/// Floats that the instruction needs; 0 for other opcodes.
+std::int64_t DraftScratchFloats(const program::Program& program,
+                                const program::Instruction& instruction);
+
+/// Whether the instruction chooses tokens and so needs DraftScratch::sampling.
+bool ChoosesTokens(program::Opcode opcode);
+
+/// Runs capture_residual, sample, markov_embed, or one of draft_*. False for other opcodes.
+template <typename Act>
+bool ExecuteDraft(const InstructionView& view, const DeviceMemory& device,
+                  const DraftKernels<Act>& kernels, const DraftScratch& scratch);
+
+/// out = row `token` of the table.
+template <typename Act>
+void LookUp(const InstructionView& view, std::int64_t table, std::int64_t token, Act* out);
+
+/// Epilogue kAddDraftBase: the logits of a drafting run are its block row's and the Markov bias.
+void AddDraftBase(const InstructionView& view, std::int64_t draft_run, const float* acc,
+                  std::int64_t first_output, std::int64_t outputs);
+
+}  // namespace megalith::exec

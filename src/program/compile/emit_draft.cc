@@ -1,0 +1,306 @@
+// The DSpark drafter: its context from the target's residuals, and the block that proposes tokens.
+
+#include <algorithm>
+#include <cmath>
+
+#include "program/compile/layers.h"
+
+namespace megalith::program {
+namespace {
+
+std::string LayerName(std::size_t layer, std::string_view part) {
+  return fmt::format("draft.layers.{}.{}", layer, part);
+}
+
+const model::Drafter& DrafterOf(const SegmentBuilder& segment) {
+  return *segment.builder.options.drafter;
+}
+
+bool HasDrafter(const SegmentBuilder& segment) {
+  return segment.builder.options.drafter != nullptr;
+}
+
+std::int64_t KeyWidth(const model::Drafter& drafter) {
+  return drafter.num_key_value_heads * drafter.head_dim;
+}
+
+/// RMS norm of rows that `trip` counts, shared out.
+void EmitNorm(SegmentBuilder& segment, std::string phase, std::string weight, std::uint32_t in,
+              std::uint32_t out, Register trip) {
+  segment.BeginPhase(std::move(phase));
+  Instruction norm;
+  norm.opcode = Opcode::kRmsNorm;
+  norm.trip = trip;
+  norm.operands[0] = segment.builder.All(in);
+  norm.operands[1] = segment.builder.All(out);
+  norm.vectors[0] = segment.AddVector(std::move(weight), DType::kBf16, norm.operands[0].end);
+  norm.scalar[0] = DrafterOf(segment).rms_norm_eps;
+  segment.EmitOwnRows(norm);
+}
+
+/// A matrix product of block rows, level over the workers.
+Product BlockProduct(SegmentBuilder& segment, std::string name, std::int64_t outputs,
+                     std::uint32_t in, std::uint32_t out) {
+  Product product = segment.Whole(std::move(name), outputs, in, out);
+  product.trip = Register::kDraftRows;
+  return product;
+}
+
+void EmitResidualProduct(SegmentBuilder& segment, std::string phase, std::string name,
+                         std::uint32_t in, std::uint32_t residual, std::uint32_t out) {
+  segment.BeginPhase(std::move(phase));
+  Product product = BlockProduct(segment, std::move(name), DrafterOf(segment).hidden_size, in, out);
+  product.epilogue = Epilogue::kAddResidual;
+  product.residual = residual;
+  LoadLeveler leveler(segment.num_workers());
+  segment.EmitLevel(product, leveler);
+}
+
+void EmitDraftEmbed(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  ProgramBuilder& builder = segment.builder;
+  segment.BeginPhase("draft_embed");
+  Instruction embed;
+  embed.opcode = Opcode::kDraftEmbed;
+  embed.trip = Register::kDraftRows;
+  embed.operands[0] = builder.All(buffers.tokens);
+  embed.operands[1] = builder.All(buffers.draft.x[0]);
+  embed.operands[2] = builder.All(buffers.shared.step_input);
+  embed.imm[0] = builder.AddTable("draft.embed_tokens.weight", DrafterOf(segment).hidden_size);
+  segment.EmitOwnRows(embed);
+}
+
+void EmitBlockAttention(SegmentBuilder& segment, const LayerBuffers& buffers, std::size_t layer) {
+  ProgramBuilder& builder = segment.builder;
+  const model::Drafter& drafter = DrafterOf(segment);
+  const DraftBuffers& own = buffers.draft;
+  const std::int64_t group = drafter.num_attention_heads / drafter.num_key_value_heads;
+  segment.BeginPhase("draft_attention");
+  Instruction attention;
+  attention.opcode = Opcode::kDraftAttention;
+  attention.trip = Register::kDraftRows;
+  attention.vectors[0] = segment.AddVector(LayerName(layer, "self_attn.q_norm.weight"),
+                                           DType::kBf16, drafter.head_dim);
+  attention.vectors[1] = segment.AddVector(LayerName(layer, "self_attn.k_norm.weight"),
+                                           DType::kBf16, drafter.head_dim);
+  attention.scalar[0] = drafter.rms_norm_eps;
+  attention.scalar[1] = static_cast<float>(drafter.rope_theta);
+  attention.imm[2] = static_cast<std::int32_t>(group);
+  attention.imm[3] = static_cast<std::int32_t>(drafter.layers[layer].sliding_window);
+  attention.imm[4] = drafter.layers[layer].causal_in_block ? 1 : 0;
+  const std::vector<Range> ranges = SplitEvenly(drafter.num_key_value_heads, segment.num_workers());
+  for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
+    const Range range = ranges[static_cast<std::size_t>(worker)];
+    if (range.size() == 0) continue;
+    attention.imm[0] = static_cast<std::int32_t>(range.begin);
+    attention.imm[1] = static_cast<std::int32_t>(range.end);
+    const auto heads = [&](std::uint32_t buffer, std::int64_t per_head) {
+      const std::int64_t width = per_head * drafter.head_dim;
+      return Operand{buffer, range.begin * width, range.end * width};
+    };
+    attention.operands[0] = heads(own.q, group);
+    attention.operands[1] = heads(own.k, 1);
+    attention.operands[2] = heads(own.v, 1);
+    attention.operands[3] = builder.All(own.cache[layer]);
+    attention.operands[4] = builder.All(buffers.tokens);
+    attention.operands[5] = heads(own.attended, group);
+    attention.operands[6] = builder.All(buffers.shared.step_input);
+    segment.Emit(worker, attention);
+  }
+}
+
+}  // namespace
+
+void EmitDraftFusion(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  if (!HasDrafter(segment)) return;
+  segment.BeginPhase("draft_fc");
+  LoadLeveler leveler(segment.num_workers());
+  segment.EmitLevel(segment.Whole("draft.fc", DrafterOf(segment).hidden_size,
+                                  buffers.draft.captured, buffers.draft.fused),
+                    leveler);
+  EmitNorm(segment, "draft_hidden_norm", "draft.hidden_norm.weight", buffers.draft.fused,
+           buffers.draft.context, Register::kRows);
+}
+
+void EmitDraftContext(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  if (!HasDrafter(segment)) return;
+  const DraftBuffers& own = buffers.draft;
+  const std::int64_t width = KeyWidth(DrafterOf(segment));
+  segment.BeginPhase("draft_context");
+  LoadLeveler leveler(segment.num_workers());
+  for (std::size_t layer = 0; layer < own.cache.size(); ++layer) {
+    segment.EmitLevel(segment.Whole(LayerName(layer, "self_attn.k_proj"), width, own.context,
+                                    own.context_k[layer]),
+                      leveler);
+    segment.EmitLevel(segment.Whole(LayerName(layer, "self_attn.v_proj"), width, own.context,
+                                    own.context_v[layer]),
+                      leveler);
+  }
+}
+
+void EmitDraftAppend(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  if (!HasDrafter(segment)) return;
+  ProgramBuilder& builder = segment.builder;
+  const model::Drafter& drafter = DrafterOf(segment);
+  const DraftBuffers& own = buffers.draft;
+  segment.BeginPhase("draft_append");
+  for (std::size_t layer = 0; layer < own.cache.size(); ++layer) {
+    Instruction append;
+    append.opcode = Opcode::kDraftAppend;
+    append.trip = Register::kRows;
+    append.operands[0] = builder.All(own.context_k[layer]);
+    append.operands[1] = builder.All(own.context_v[layer]);
+    append.operands[2] = builder.All(own.cache[layer]);
+    append.operands[3] = builder.All(buffers.shared.step_input);
+    append.vectors[0] = segment.AddVector(LayerName(layer, "self_attn.k_norm.weight"), DType::kBf16,
+                                          drafter.head_dim);
+    append.imm[0] = static_cast<std::int32_t>(drafter.num_key_value_heads);
+    append.scalar[0] = drafter.rms_norm_eps;
+    append.scalar[1] = static_cast<float>(drafter.rope_theta);
+    segment.EmitOwnRows(append);
+  }
+}
+
+void EmitDraftLayer(SegmentBuilder& segment, const LayerBuffers& buffers, std::size_t layer) {
+  const model::Drafter& drafter = DrafterOf(segment);
+  const DraftBuffers& own = buffers.draft;
+  const std::int64_t query_width = drafter.num_attention_heads * drafter.head_dim;
+  const std::uint32_t x = own.x[layer % 2];
+  if (layer == 0) EmitDraftEmbed(segment, buffers);
+  EmitNorm(segment, "draft_input_norm", LayerName(layer, "input_layernorm.weight"), x,
+           own.attention_in, Register::kDraftRows);
+  segment.BeginPhase("draft_qkv");
+  LoadLeveler leveler(segment.num_workers());
+  const auto project = [&](std::string_view part, std::int64_t width, std::uint32_t out) {
+    segment.EmitLevel(BlockProduct(segment, LayerName(layer, part), width, own.attention_in, out),
+                      leveler);
+  };
+  project("self_attn.q_proj", query_width, own.q);
+  project("self_attn.k_proj", KeyWidth(drafter), own.k);
+  project("self_attn.v_proj", KeyWidth(drafter), own.v);
+  EmitBlockAttention(segment, buffers, layer);
+  EmitResidualProduct(segment, "draft_o_proj", LayerName(layer, "self_attn.o_proj"), own.attended,
+                      x, own.x_mid);
+  EmitNorm(segment, "draft_mlp_norm", LayerName(layer, "post_attention_layernorm.weight"),
+           own.x_mid, own.mlp_in, Register::kDraftRows);
+  segment.BeginPhase("draft_gate_up");
+  Product gate = BlockProduct(segment, LayerName(layer, "mlp.gate_proj"), drafter.intermediate_size,
+                              own.mlp_in, own.activated);
+  gate.pair_tensor = segment.builder.AddTensor(LayerName(layer, "mlp.up_proj"),
+                                               drafter.intermediate_size, drafter.hidden_size);
+  gate.epilogue = Epilogue::kGatedPair;
+  gate.activation = Activation::kSilu;
+  LoadLeveler gate_leveler(segment.num_workers());
+  segment.EmitLevel(gate, gate_leveler);
+  EmitResidualProduct(segment, "draft_down_proj", LayerName(layer, "mlp.down_proj"), own.activated,
+                      own.x_mid, own.x[(layer + 1) % 2]);
+}
+
+void EmitDraftHead(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  EmitNorm(segment, "draft_final_norm", "draft.norm.weight",
+           buffers.draft.x[DrafterOf(segment).layers.size() % 2], buffers.draft.hidden,
+           Register::kDraftRows);
+  segment.BeginPhase("draft_lm_head");
+  LoadLeveler leveler(segment.num_workers());
+  segment.EmitLevel(BlockProduct(segment, "draft.lm_head", DrafterOf(segment).vocab_size,
+                                 buffers.draft.hidden, buffers.draft.base_logits),
+                    leveler);
+}
+
+void EmitDraftToken(SegmentBuilder& segment, const LayerBuffers& buffers) {
+  ProgramBuilder& builder = segment.builder;
+  const model::Drafter& drafter = DrafterOf(segment);
+  const DraftBuffers& own = buffers.draft;
+  const bool has_markov = drafter.markov_rank > 0;
+  if (has_markov) {
+    segment.BeginPhase("markov_embed");
+    Instruction embed;
+    embed.opcode = Opcode::kMarkovEmbed;
+    embed.trip = Register::kDraftRuns;
+    embed.operands[0] = builder.All(buffers.tokens);
+    embed.operands[1] = builder.All(own.tokens);
+    embed.operands[2] = builder.All(own.markov);
+    embed.operands[3] = builder.All(buffers.shared.step_input);
+    embed.imm[0] = builder.AddTable("draft.markov_head.markov_w1.weight", drafter.markov_rank);
+    segment.EmitOwnRows(embed);
+
+    segment.BeginPhase("markov_bias");
+    Product bias =
+        segment.Whole("draft.markov_head.markov_w2", drafter.vocab_size, own.markov, own.logits);
+    bias.trip = Register::kDraftRuns;
+    bias.epilogue = Epilogue::kAddDraftBase;
+    bias.aux = own.base_logits;
+    LoadLeveler leveler(segment.num_workers());
+    segment.EmitLevel(bias, leveler);
+  }
+
+  segment.BeginPhase("draft_choose");
+  Instruction choose;
+  choose.opcode = Opcode::kDraftChoose;
+  choose.trip = Register::kDraftRuns;
+  choose.operands[0] = builder.All(has_markov ? own.logits : own.base_logits);
+  if (has_markov) choose.operands[2] = builder.All(own.markov);
+  choose.operands[3] = builder.All(own.tokens);
+  choose.operands[5] = builder.All(buffers.tokens);
+  choose.operands[6] = builder.All(buffers.shared.step_input);
+  if (drafter.confidence_head) {
+    const bool with_markov = has_markov && drafter.confidence_with_markov;
+    choose.operands[1] = builder.All(own.hidden);
+    choose.operands[4] = builder.All(own.confidence);
+    choose.vectors[0] =
+        segment.AddVector("draft.confidence_head.proj.weight", DType::kBf16,
+                          drafter.hidden_size + (with_markov ? drafter.markov_rank : 0));
+    choose.vectors[1] = segment.AddVector("draft.confidence_head.proj.bias", DType::kBf16, 1);
+    choose.imm[0] = with_markov ? 1 : 0;
+  }
+  segment.EmitOwnRows(choose);
+}
+
+void AddDraftBuffers(ProgramBuilder& builder, LayerBuffers& buffers) {
+  if (builder.options.drafter == nullptr) return;
+  const model::Drafter& drafter = *builder.options.drafter;
+  DraftBuffers& own = buffers.draft;
+  const auto captures = static_cast<std::int64_t>(drafter.aux_layers.size());
+  own.captured = builder.AddRows("draft_captured", captures * drafter.hidden_size);
+  own.fused = builder.AddRows("draft_fused", drafter.hidden_size);
+  own.context = builder.AddCopiedRows("draft_context", BufferKind::kRows, drafter.hidden_size);
+  for (std::size_t layer = 0; layer < drafter.layers.size(); ++layer) {
+    own.context_k.push_back(
+        builder.AddRows(fmt::format("draft_context_k_{}", layer), KeyWidth(drafter)));
+    own.context_v.push_back(
+        builder.AddRows(fmt::format("draft_context_v_{}", layer), KeyWidth(drafter)));
+    own.cache.push_back(builder.AddBuffer(fmt::format("draft_cache_{}", layer),
+                                          BufferKind::kDraftCache, builder.options.activation_dtype,
+                                          2 * KeyWidth(drafter)));
+  }
+  if (builder.options.draft_runs == 0) return;
+  const auto add = [&](std::string name, BufferKind kind, std::int64_t columns) {
+    return builder.AddBuffer(std::move(name), kind, builder.options.activation_dtype, columns);
+  };
+  const std::int64_t query_width = drafter.num_attention_heads * drafter.head_dim;
+  own.x = {add("draft_x_even", BufferKind::kDraftRows, drafter.hidden_size),
+           add("draft_x_odd", BufferKind::kDraftRows, drafter.hidden_size)};
+  own.x_mid = add("draft_x_mid", BufferKind::kDraftRows, drafter.hidden_size);
+  own.attention_in = add("draft_attention_in", BufferKind::kDraftRows, drafter.hidden_size);
+  own.mlp_in = add("draft_mlp_in", BufferKind::kDraftRows, drafter.hidden_size);
+  own.q = add("draft_q", BufferKind::kDraftRows, query_width);
+  own.k = add("draft_k", BufferKind::kDraftRows, KeyWidth(drafter));
+  own.v = add("draft_v", BufferKind::kDraftRows, KeyWidth(drafter));
+  own.attended = add("draft_attended", BufferKind::kDraftRows, query_width);
+  own.activated = add("draft_activated", BufferKind::kDraftRows, drafter.intermediate_size);
+  own.hidden = add("draft_hidden", BufferKind::kDraftRows, drafter.hidden_size);
+  own.base_logits = builder.AddBuffer("draft_base_logits", BufferKind::kDraftRows, DType::kF32,
+                                      drafter.vocab_size);
+  if (drafter.markov_rank > 0) {
+    own.markov = builder.AddCopiedRows("draft_markov", BufferKind::kDraftRuns, drafter.markov_rank);
+    own.logits =
+        builder.AddBuffer("draft_logits", BufferKind::kDraftRuns, DType::kF32, drafter.vocab_size);
+  }
+  own.tokens = builder.AddBuffer("draft_tokens", BufferKind::kDraftRuns, DType::kI32,
+                                 builder.options.num_drafts);
+  if (drafter.confidence_head) {
+    own.confidence = builder.AddBuffer("draft_confidence", BufferKind::kDraftRuns, DType::kF32,
+                                       builder.options.num_drafts);
+  }
+}
+
+}  // namespace megalith::program
