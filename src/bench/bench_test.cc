@@ -272,7 +272,7 @@ TEST(MeasureKernels, EveryKernelOfThePortablePathRuns) {
   ASSERT_TRUE(results) << results.error().message;
   for (const char* name :
        {"matmul_bf16", "matmul_mxfp4", "matmul_int8", "kda_head", "mla_attention", "attn_res_norm",
-        "rms_norm", "gated_pair", "router_top_k"}) {
+        "rms_norm", "gated_pair", "router_top_k", "draft_attention", "head_norm_rotary"}) {
     EXPECT_TRUE(std::any_of(results->begin(), results->end(), [name](const KernelResult& result) {
       return result.kernel == name;
     })) << name;

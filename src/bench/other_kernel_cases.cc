@@ -26,6 +26,12 @@ constexpr std::int64_t kHeadsAtOnce = 4;
 constexpr std::int64_t kExpertWidth = 3072;
 constexpr std::int64_t kExperts = 896;
 constexpr std::int64_t kTopK = 16;
+// The drafter.
+constexpr std::int64_t kDraftRows = 8;
+constexpr std::int64_t kDraftHeads = 96;
+constexpr std::int64_t kDraftHeadsPerKey = 6;
+constexpr std::int64_t kDraftHeadDim = 64;
+constexpr std::int64_t kDraftWindow = 2048;
 
 /// Buffers that live as long as the case that uses them.
 class Buffers {
@@ -70,8 +76,8 @@ KernelCase Named(std::string kernel, std::string shape, Isa isa, std::int64_t ro
   return item;
 }
 
-/// A head's state is read and written once for a run of rows.
-KernelCase KdaHead(Isa isa, std::int64_t rows, ColdMemory& states) {
+/// A head's state is read and written once for a run of rows, and written once for every draft.
+KernelCase KdaHead(Isa isa, std::int64_t rows, std::int64_t num_drafts, ColdMemory& states) {
   auto buffers = std::make_shared<Buffers>();
   const std::int64_t width = rows * kHeadDim;
   kernels::KdaHeadArgs<Bf16> args{};
@@ -96,18 +102,33 @@ KernelCase KdaHead(Isa isa, std::int64_t rows, ColdMemory& states) {
   args.eps = 1e-5f;
   args.gate_lower_bound = -5.0f;
   args.state_stride = kHeadDim;
-  args.q_history = buffers->Act((kConvKernel - 1) * kHeadDim);
-  args.k_history = buffers->Act((kConvKernel - 1) * kHeadDim);
-  args.v_history = buffers->Act((kConvKernel - 1) * kHeadDim);
+  constexpr std::int64_t kHistory = (kConvKernel - 1) * kHeadDim;
+  args.q_history = buffers->Act(3 * kHistory);
+  args.k_history = args.q_history + kHistory;
+  args.v_history = args.k_history + kHistory;
   args.history_stride = kHeadDim;
+  auto draft_states = std::make_shared<std::vector<float*>>(static_cast<std::size_t>(num_drafts));
+  auto draft_histories = std::make_shared<std::vector<Bf16*>>();
+  for (std::int64_t i = 0; i < num_drafts; ++i) {
+    draft_histories->push_back(buffers->Act(3 * kHistory));
+  }
+  args.num_drafts = num_drafts;
+  args.draft_states = draft_states->data();
+  args.draft_histories = draft_histories->data();
   args.out = buffers->Act(width);
   args.out_stride = kHeadDim;
   args.scratch = buffers->Float(kernels::KdaScratchFloats(kHeadDim));
   constexpr std::size_t kStateBytes = kHeadDim * kHeadDim * sizeof(float);
-  KernelCase item = Named("kda_head", fmt::format("head {}, rows {}", kHeadDim, rows), isa, rows);
-  item.result.bytes_per_call = 2.0 * kStateBytes;
-  item.call = [args, buffers, &states, kernel = kernels::Bf16Kernels(isa).kda_head]() mutable {
+  KernelCase item =
+      Named("kda_head", fmt::format("head {}, rows {}, drafts {}", kHeadDim, rows, num_drafts), isa,
+            rows);
+  item.result.bytes_per_call = static_cast<double>(2 + num_drafts) * kStateBytes;
+  item.call = [args, buffers, draft_states, draft_histories, &states,
+               kernel = kernels::Bf16Kernels(isa).kda_head]() mutable {
     args.state = reinterpret_cast<float*>(states.Next(kStateBytes));
+    for (float*& state : *draft_states) {
+      state = reinterpret_cast<float*>(states.Next(kStateBytes));
+    }
     kernel(args);
   };
   return item;
@@ -145,6 +166,62 @@ KernelCase MlaAttention(Isa isa, std::int64_t positions, ColdMemory& states) {
   item.call = [args, buffers, &states, bytes,
                kernel = kernels::Bf16Kernels(isa).mla_attention]() mutable {
     args.cache = reinterpret_cast<const Bf16*>(states.Next(bytes));
+    kernel(args);
+  };
+  return item;
+}
+
+/// One key head of the drafter.
+KernelCase DraftAttention(Isa isa, ColdMemory& states) {
+  auto buffers = std::make_shared<Buffers>();
+  constexpr std::int64_t kWidth = kDraftHeadsPerKey * kDraftHeadDim;
+  kernels::DraftAttentionArgs<Bf16> args{};
+  args.rows = kDraftRows;
+  args.heads = kDraftHeadsPerKey;
+  args.head_dim = kDraftHeadDim;
+  args.q = buffers->Act(kDraftRows * kWidth);
+  args.q_row_stride = args.out_row_stride = kWidth;
+  args.q_head_stride = args.out_head_stride = kDraftHeadDim;
+  args.context_stride = args.block_stride = kDraftHeadDim;
+  args.capacity = args.end_position = kDraftWindow;
+  args.block_k = buffers->Act(kDraftRows * kDraftHeadDim);
+  args.block_v = buffers->Act(kDraftRows * kDraftHeadDim);
+  args.causal = true;
+  args.scale = 0.125f;
+  args.out = buffers->Act(kDraftRows * kWidth);
+  args.scratch = buffers->Float(
+      kernels::DraftAttentionScratchFloats(kDraftRows, kDraftHeadsPerKey, kDraftHeadDim));
+  constexpr std::size_t kContextBytes = kDraftWindow * kDraftHeadDim * sizeof(Bf16);
+  KernelCase item = Named("draft_attention",
+                          fmt::format("{} heads, {} positions", kDraftHeadsPerKey, kDraftWindow),
+                          isa, kDraftRows);
+  item.result.bytes_per_call = 2.0 * kContextBytes;
+  item.result.flops_per_call =
+      4.0 * static_cast<double>(kDraftRows * kWidth * (kDraftWindow + kDraftRows));
+  item.call = [args, buffers, &states,
+               kernel = kernels::Bf16Kernels(isa).draft_attention]() mutable {
+    args.context_k = reinterpret_cast<const Bf16*>(states.Next(kContextBytes));
+    args.context_v = reinterpret_cast<const Bf16*>(states.Next(kContextBytes));
+    kernel(args);
+  };
+  return item;
+}
+
+KernelCase HeadNormRotary(Isa isa) {
+  auto buffers = std::make_shared<Buffers>();
+  kernels::HeadNormRotaryArgs<Bf16> args{};
+  args.heads = kDraftHeads;
+  args.head_dim = kDraftHeadDim;
+  args.in = buffers->Act(kDraftHeads * kDraftHeadDim);
+  args.in_stride = args.out_stride = kDraftHeadDim;
+  args.weight = buffers->Act(kDraftHeadDim);
+  args.eps = 1e-5f;
+  args.cos = buffers->Float(kDraftHeadDim / 2);
+  args.sin = buffers->Float(kDraftHeadDim / 2);
+  args.out = buffers->Act(kDraftHeads * kDraftHeadDim);
+  KernelCase item =
+      Named("head_norm_rotary", fmt::format("{} heads of {}", kDraftHeads, kDraftHeadDim), isa, 1);
+  item.call = [args, buffers, kernel = kernels::Bf16Kernels(isa).head_norm_rotary] {
     kernel(args);
   };
   return item;
@@ -220,11 +297,14 @@ KernelCase RouterTopK(Isa isa) {
 std::vector<KernelCase> OtherCases(ColdMemory& states, const KernelOptions& options) {
   std::vector<KernelCase> cases;
   for (const Isa isa : options.isas) {
-    cases.push_back(KdaHead(isa, 1, states));
-    cases.push_back(KdaHead(isa, 64, states));
+    cases.push_back(KdaHead(isa, 1, 0, states));
+    cases.push_back(KdaHead(isa, kDraftRows, kDraftRows - 1, states));
+    cases.push_back(KdaHead(isa, 64, 0, states));
     for (const std::int64_t positions : {1024, 16384}) {
       cases.push_back(MlaAttention(isa, positions, states));
     }
+    cases.push_back(DraftAttention(isa, states));
+    cases.push_back(HeadNormRotary(isa));
     cases.push_back(AttnResNorm(isa, 1));
     cases.push_back(AttnResNorm(isa, 4));
     cases.push_back(RmsNorm(isa));
