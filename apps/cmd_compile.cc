@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "loading.h"
 #include "model/config.h"
+#include "model/dspark.h"
 #include "program/compile/compile.h"
 #include "program/dump.h"
 #include "program/verifier.h"
@@ -29,6 +30,7 @@ struct Options {
   std::int32_t rows = 1;
   std::int64_t context = 0;
   std::string dense = "bf16";
+  std::string draft;
   bool dump = false;
   bool json = false;
 };
@@ -85,6 +87,10 @@ void PrintText(const program::VerifiedProgram& program, const Figures& figures) 
   Put("  packed weights {} a worker, fullest {}\n",
       FormatBytes(static_cast<std::uint64_t>(figures.mean_worker_bytes)),
       FormatBytes(static_cast<std::uint64_t>(figures.most_worker_bytes)));
+  if (program->draft.max_runs > 0) {
+    Put("  verifies up to {} drafts, proposes {} with a block of {} slots\n",
+        program->state.states_per_slot - 1, program->draft.num_drafts, program->draft.block_rows);
+  }
   Put("  activations {}\n",
       FormatBytes(static_cast<std::uint64_t>(program->activation_arena_bytes)));
   Put("  compiled in {:.1f} ms, verified in {:.1f} ms\n", figures.compile_ms, figures.verify_ms);
@@ -111,6 +117,7 @@ void PrintJson(const program::VerifiedProgram& program, const Figures& figures) 
                                          {"layout_overhead", bytes.packed - bytes.Source()},
                                          {"largest_worker_arena", figures.most_worker_bytes},
                                          {"activations", program->activation_arena_bytes}}},
+                                       {"proposed_drafts", program->draft.num_drafts},
                                        {"compile_ms", figures.compile_ms},
                                        {"verify_ms", figures.verify_ms}};
   Put("{}\n", json.dump(2));
@@ -134,6 +141,16 @@ Status Compile(const Options& options, const Cli& cli) {
   }
   MEGALITH_ASSIGN_OR_RETURN(compile.dense, program::ParseDenseFormats(options.dense));
   compile.max_rows = options.rows;
+  model::DrafterConfig drafter;
+  if (!options.draft.empty()) {
+    MEGALITH_ASSIGN_OR_RETURN(drafter, model::ReadDrafterConfig(options.draft, config.model));
+    compile.drafter = &drafter.drafter;
+    compile.draft_runs = 1;
+    compile.max_drafts = std::min(options.rows - 1, program::kMaxDrafts);
+    compile.max_logit_rows = compile.max_drafts + 1;
+    compile.num_drafts = static_cast<std::int32_t>(
+        std::clamp<std::int64_t>(compile.max_drafts, 1, drafter.drafter.MaxDrafts()));
+  }
   const std::int64_t start = NowNs();
   MEGALITH_ASSIGN_OR_RETURN(program::Program program, program::Compile(config.model, compile));
   const std::int64_t compiled = NowNs();
@@ -163,7 +180,8 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
       AddCommand(app, cli, "compile", "Compile and prove the Program of a model, from config.json",
                  "megalith compile models/k3-nano\n"
                  "megalith compile Kimi-K3/config.json --workers 64 --rows 8 --json\n"
-                 "megalith compile models/k3-nano --workers 2 --dump",
+                 "megalith compile models/k3-nano --workers 2 --dump\n"
+                 "megalith compile models/k3-nano --draft models/k3-nano/dspark --rows 8",
                  [options, &cli] { return Compile(*options, cli); });
   AddModelArgument(*command, options->model);
   command->add_option("--rows", options->rows, "Rows (tokens) a step may hold")
@@ -176,6 +194,11 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
       ->type_name("N")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   AddDenseOption(*command, options->dense);
+  command
+      ->add_option("--draft", options->draft,
+                   "Folder or config.json of a drafter: the step that verifies ROWS - 1 drafts and "
+                   "proposes as many")
+      ->type_name("PATH");
   command->add_flag("--dump", options->dump, "Print every instruction (as JSON with --json)");
   command->add_flag("--json", options->json, "One JSON object instead of text");
 }
