@@ -27,23 +27,24 @@ Result<WeightSet> LoadSet(const std::string& directory, int workers, const std::
   return set;
 }
 
-void Describe(const WeightSet& set, const std::string& huge_pages, WeightSetsReport* report) {
+}  // namespace
+
+void DescribeWeights(const engine::Engine& engine, const std::string& dense,
+                     const std::string& huge_pages, WeightSetsReport* report) {
   PageReport pages{};
-  if (const auto found = set.engine->weights().Pages()) pages = *found;
-  const std::int64_t bytes = set.engine->weights().arena_bytes();
-  report->json.push_back({{"workers", set.workers},
-                          {"dense", set.dense},
+  if (const auto found = engine.weights().Pages()) pages = *found;
+  const std::int64_t bytes = engine.weights().arena_bytes();
+  report->json.push_back({{"workers", engine.num_workers()},
+                          {"dense", dense},
                           {"arena_bytes", bytes},
                           {"huge_pages", huge_pages},
                           {"huge_page_share", HugeShare(pages)},
-                          {"load_seconds", set.engine->timings().load_seconds}});
+                          {"load_seconds", engine.timings().load_seconds}});
   report->lines.push_back(
-      fmt::format("weights for {} worker{}, dense {}: {}, {:.0f} % on huge pages", set.workers,
-                  set.workers == 1 ? "" : "s", set.dense,
+      fmt::format("weights for {} worker{}, dense {}: {}, {:.0f} % on huge pages",
+                  engine.num_workers(), engine.num_workers() == 1 ? "" : "s", dense,
                   FormatBytes(static_cast<std::uint64_t>(bytes)), HugeShare(pages) * 100));
 }
-
-}  // namespace
 
 void AddDenseList(CLI::App& command, std::vector<std::string>& dense) {
   const std::string description = command.get_option("--dense")->get_description();
@@ -70,7 +71,7 @@ Result<WeightSetsReport> WithWeightSets(
         report.interleaved = false;
       }
       MEGALITH_ASSIGN_OR_RETURN(WeightSet set, LoadSet(directory, count, format, load, cli));
-      Describe(set, load.huge_pages, &report);
+      DescribeWeights(*set.engine, set.dense, load.huge_pages, &report);
       largest = std::max(largest, static_cast<std::uint64_t>(set.engine->weights().arena_bytes()));
       sets.push_back(std::move(set));
     }

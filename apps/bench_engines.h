@@ -28,6 +28,10 @@ struct WeightSetsReport {
   Json json = Json::array();       ///< the same
 };
 
+/// Adds a line and an object about packed weights. `dense`, `huge_pages`: as given to the options.
+void DescribeWeights(const engine::Engine& engine, const std::string& dense,
+                     const std::string& huge_pages, WeightSetsReport* report);
+
 /// Replaces --dense of AddLoadOptions by one that may be given several times.
 void AddDenseList(CLI::App& command, std::vector<std::string>& dense);
 

@@ -55,10 +55,10 @@ void AddJsonFlag(CLI::App& command, bool& json) {
   command.add_flag("--json", json, "One JSON object instead of a table");
 }
 
-void AddRoundsOption(CLI::App& command, int& rounds) {
+void AddRoundsOption(CLI::App& command, int& rounds, const std::string& name) {
   command
       .add_option(
-          "--rounds", rounds,
+          name, rounds,
           "Measurements to keep of each line; those with an unsteady yardstick are repeated")
       ->check(CLI::Range(1, 1000))
       ->type_name("N")

@@ -34,8 +34,9 @@ Result<std::vector<kernels::Isa>> ChooseIsas(const CompareOptions& options);
 /// Adds --json to print one JSON object instead of a table.
 void AddJsonFlag(CLI::App& command, bool& json);
 
-/// Adds --rounds with the value in `rounds` as default.
-void AddRoundsOption(CLI::App& command, int& rounds);
+/// Adds --rounds with the value in `rounds` as default. `name`: for commands in which a round is
+/// something else.
+void AddRoundsOption(CLI::App& command, int& rounds, const std::string& name = "--rounds");
 
 /// Adds --probe-mib: size of the memory that the yardstick reads. 0 in `mib`: the default.
 void AddProbeOption(CLI::App& command, std::int64_t& mib);

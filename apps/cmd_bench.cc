@@ -9,7 +9,8 @@ namespace megalith::apps {
 void RegisterBench(CLI::App& app, Cli& cli) {
   CLI::App* group = app.add_subcommand(
       "bench",
-      "Measure memory, kernels, decoding, prefill and loading beside the machine's limits");
+      "Measure memory, kernels, decoding, prefill, drafting and loading beside the machine's "
+      "limits");
   group->require_subcommand(1);
   group->footer(
       "Every result carries what was read or computed, the machine's own rate measured right\n"
@@ -20,12 +21,14 @@ void RegisterBench(CLI::App& app, Cli& cli) {
       "  megalith bench kernels --only mxfp4 --rows 1,8\n"
       "  megalith bench decode models/k3-nano --rows 1,8 --mode program,per-op\n"
       "  megalith bench prefill models/k3-nano --tokens 512\n"
+      "  megalith bench draft models/k3-nano\n"
       "  megalith bench load models/k3-nano\n\n"
       "megalith bench COMMAND --help shows the options of a command, with more examples.");
   RegisterBenchBandwidth(*group, cli);
   RegisterBenchKernels(*group, cli);
   RegisterBenchDecode(*group, cli);
   RegisterBenchPrefill(*group, cli);
+  RegisterBenchDraft(*group, cli);
   RegisterBenchLoad(*group, cli);
 }
 

@@ -27,9 +27,6 @@
 namespace megalith::apps {
 namespace {
 
-// What the embedded model continues if nobody says otherwise: it was trained on this kind of text.
-constexpr char kSamplePrompt[] = "In the beginning God created";
-
 struct RunOptions {
   std::string model;
   LoadOptions load;

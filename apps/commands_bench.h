@@ -10,6 +10,7 @@ void RegisterBenchBandwidth(CLI::App& group, Cli& cli);
 void RegisterBenchKernels(CLI::App& group, Cli& cli);
 void RegisterBenchDecode(CLI::App& group, Cli& cli);
 void RegisterBenchPrefill(CLI::App& group, Cli& cli);
+void RegisterBenchDraft(CLI::App& group, Cli& cli);
 void RegisterBenchLoad(CLI::App& group, Cli& cli);
 
 }  // namespace megalith::apps

@@ -84,6 +84,45 @@ TEST(BenchCommand, PrefillReportsTheTimeToTheFirstToken) {
   }
 }
 
+TEST(BenchCommand, DraftReportsCostsOfRoundsAndRates) {
+  const Json json = RunBench(
+      "draft --rows 1,3 --draft-rows 3,auto --context 2 -n 8 --steps 1 --repeats 1 --probe-mib 1");
+  EXPECT_TRUE(json["drafter"].is_string());
+  EXPECT_EQ(json["context"], 2);
+  // Rows 1, 3, 3 with proposals; plain, 3 rows, auto, n-grams.
+  ASSERT_EQ(json["results"].size(), 7u);
+  const Json& steady = json["results"][2];
+  EXPECT_EQ(steady["part"], "costs");
+  EXPECT_EQ(steady["rows"], 3);
+  EXPECT_EQ(steady["proposals"], 2);
+  EXPECT_GT(steady["bytes_ratio"], json["results"][1]["bytes_ratio"]);
+  for (const char* name : {"time_ratio", "time_over_bytes", "break_even_tokens_per_round"}) {
+    EXPECT_TRUE(steady[name].is_null() || steady[name] > 0.0) << name;
+  }
+  const Json& drafted = json["results"][4];
+  EXPECT_EQ(drafted["part"], "rates");
+  EXPECT_EQ(drafted["drafter"], "dspark");
+  EXPECT_EQ(drafted["rows"], "3");
+  EXPECT_EQ(drafted["acceptance_by_position"].size(), 2u);
+  EXPECT_GE(drafted["tokens_per_round"], 1.0);
+  for (const Json& result : json["results"]) {
+    ExpectHeldAgainst(result, "gb_per_s");
+    if (result["part"] == "rates") {
+      EXPECT_EQ(result["same_ids_as_plain"], true);
+    }
+  }
+}
+
+TEST(BenchCommand, DraftTakesSyntheticDraftsAndNoDrafter) {
+  const Json json = RunBench(
+      "draft --draft off --rows 2 --draft-rows 8 --synthetic-acceptance 8 -p And -n 17 --steps 1 "
+      "--repeats 1 --probe-mib 1");
+  EXPECT_TRUE(json["drafter"].is_null());
+  ASSERT_EQ(json["results"].size(), 4u);  // rows 1, 2; plain, synthetic
+  EXPECT_EQ(json["results"][3]["drafter"], "synthetic");
+  EXPECT_EQ(json["results"][3]["tokens_per_round"], 8.0);  // 16 tokens after the first
+}
+
 TEST(BenchCommand, LoadReportsPeakMemory) {
   const Json json = RunBench("load --rounds 1 --probe-mib 1");
   const Json& result = json["results"][0];
@@ -108,9 +147,13 @@ TEST(BenchCommand, WrongUseIsRefused) {
   EXPECT_EQ(Megalith("bench decode --isa sse9").exit_code, 2);
   EXPECT_EQ(Megalith("bench kernels --inputs 33").exit_code, 2);
   EXPECT_EQ(Megalith("bench decode --context 16000000").exit_code, 2);
+  EXPECT_EQ(Megalith("bench draft --rows 0").exit_code, 2);
+  EXPECT_EQ(Megalith("bench draft --draft-rows some").exit_code, 2);
+  EXPECT_EQ(Megalith("bench draft --draft ngram").exit_code, 2);
+  EXPECT_EQ(Megalith("bench draft --draft-rows 2 --synthetic-acceptance 3").exit_code, 2);
   const Outcome help = Megalith("bench --help");
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* command : {"bandwidth", "kernels", "decode", "prefill", "load"}) {
+  for (const char* command : {"bandwidth", "kernels", "decode", "prefill", "draft", "load"}) {
     EXPECT_NE(help.out.find(command), std::string::npos) << command;
     EXPECT_NE(Megalith(std::string("bench ") + command + " --help").out.find("Examples:"),
               std::string::npos);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/topology.h"
 #include "bench/tokens.h"
+#include "bench/turns.h"
 #include "bench/yardstick.h"
 #include "exec/device_memory.h"
 #include "program/compile/compile.h"
@@ -16,13 +17,6 @@ namespace {
 
 /// Rows of the steps that fill the context.
 constexpr std::int32_t kPromptRows = 256;
-/// Positions kept free behind the context for measured steps; when they are used up the sequences
-/// start over.
-constexpr std::int32_t kDecodePositions = 2048;
-constexpr double kTurnSeconds = 0.2;
-constexpr int kMaxStepsPerTurn = 512;
-/// Shorter steps are warmed up after a probe, which has emptied the caches.
-constexpr double kLongStepSeconds = 0.05;
 
 /// The sequences of one case on an executor that may be shared with other cases.
 class Runner {
@@ -50,10 +44,8 @@ class Runner {
       seconds.push_back(SecondsSince(start));
     }
     step_seconds_ = Summarize(seconds).median;
-    const auto fitting = static_cast<int>(kTurnSeconds / step_seconds_) + 1;
-    steps_ = options_.steps > 0 ? options_.steps : std::clamp(fitting, 2, kMaxStepsPerTurn);
-    const std::int32_t room = executor_.limits().max_positions - options_.context - 1;
-    steps_ = std::min(steps_, static_cast<int>(room));
+    steps_ = StepsPerTurn(step_seconds_, options_.steps,
+                          executor_.limits().max_positions - options_.context - 1);
     return {};
   }
 
@@ -201,7 +193,7 @@ Result<engine::Variant> MakeVariant(const DecodeSet& set, const Form& form,
   const auto last = std::unique(variant.row_buckets.begin(), variant.row_buckets.end());
   variant.row_buckets.erase(last, variant.row_buckets.end());
   variant.max_positions = static_cast<std::int32_t>(
-      std::min<std::int64_t>(longest, options.context + std::int64_t{kDecodePositions}));
+      std::min<std::int64_t>(longest, options.context + std::int64_t{kMeasuredPositions}));
   return set.engine->MakeVariant(variant);
 }
 

@@ -1,4 +1,5 @@
-// The whole promise at length: 200 prompts, 256 tokens each, every way of drafting, greedy and drawn.
+// The whole promise at length: 200 prompts, 256 tokens each, every way of drafting, greedy and
+// drawn.
 
 #include <gtest/gtest.h>
 

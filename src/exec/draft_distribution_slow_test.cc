@@ -55,8 +55,8 @@ struct Tally {
            std::int32_t token) {
     std::vector<std::int32_t> order;
     const std::vector<double> p = Distribution(logits, options, &order);
-    const auto drawn = static_cast<std::size_t>(
-        std::find(order.begin(), order.end(), token) - order.begin());
+    const auto drawn =
+        static_cast<std::size_t>(std::find(order.begin(), order.end(), token) - order.begin());
     ASSERT_LT(drawn, p.size()) << "a token that the options exclude was drawn";
     std::vector<double> by_rank(kRanks);
     for (std::size_t rank = 0; rank < p.size(); ++rank) {

@@ -97,7 +97,7 @@ enum class BufferKind : std::uint8_t {
   kMlaCache,   ///< per page and MLA layer: [page tokens][rank + extra]
   kDraftCache,  ///< per slot, one buffer per draft layer: a ring of StateLayout::draft_positions
                 ///< rows [k, v][heads][head_dim]; position t at t mod draft_positions
-  kStepInput,  ///< written by the host between steps: rows, runs, page tables
+  kStepInput,   ///< written by the host between steps: rows, runs, page tables
 };
 bool IsState(BufferKind kind);
 /// State of which a visit binds one layer (Visit::state_index).
