@@ -55,7 +55,6 @@ DraftController::DraftController(const DraftControllerOptions& options, StepCost
       blocks_(kBlocks),
       request_(options.max_drafts),
       probe_rounds_left_(kFirstTryRounds),
-      probe_interval_(options.shortest_probe_interval),
       plain_interval_(kFirstPlainInterval) {
   MEGALITH_CHECK(options.max_drafts >= 0 && options.max_drafts <= costs.max_drafts());
   const auto max_drafts = static_cast<std::size_t>(options.max_drafts);
@@ -89,7 +88,7 @@ DraftPlan DraftController::Plan(std::int32_t available, std::span<const float> c
 }
 
 DraftPlan DraftController::PlanPaid(std::int32_t available, const Policy& best) {
-  if (mode_ == Mode::kOff && ProbeIsDue()) StartProbe();
+  if (mode_ == Mode::kOff && steps_lost_ <= 0.0) StartProbe();
   if (mode_ == Mode::kProbing) {
     // A round that asked for drafts and got none counts too, or a probe might never end.
     const bool answered = available > 0 || statistics_.last_plan.request > 0;
@@ -118,7 +117,7 @@ DraftPlan DraftController::PlanPaid(std::int32_t available, const Policy& best) 
 DraftPlan DraftController::PlanFree(std::int32_t available) {
   const std::int32_t request = options_.max_drafts;
   if (available == 0) return Planned(0, request, "no drafts proposed");
-  if (mode_ == Mode::kOff && ProbeIsDue()) StartProbe();
+  if (mode_ == Mode::kOff && steps_lost_ <= 0.0) StartProbe();
   if (mode_ == Mode::kProbing && probe_rounds_left_ > 0) {
     --probe_rounds_left_;
     return Planned(BestCut(kHopefulChance), request, "trying drafts");
@@ -158,7 +157,6 @@ void DraftController::Record(const RoundRecord& round) {
 
   const bool plain = num_drafts == 0 && paid == 0;
   rounds_since_plain_ = plain ? 0 : rounds_since_plain_ + 1;
-  rounds_off_ = mode_ == Mode::kOff ? rounds_off_ + 1 : 0;
   if (!plain) {
     // By the estimates, not by the clock: one slow step must not put off the next probe.
     const double cost = (costs_.Rows(num_drafts) + costs_.Drafting(paid)) / costs_.Rows(0);
@@ -237,10 +235,6 @@ std::int32_t DraftController::BestCut(double least_chance) const {
   return cut.num_drafts;
 }
 
-bool DraftController::ProbeIsDue() const {
-  return rounds_off_ >= probe_interval_ && steps_lost_ <= 0.0;
-}
-
 void DraftController::StartProbe() {
   mode_ = Mode::kProbing;
   probe_rounds_left_ = kProbeRounds;
@@ -252,22 +246,12 @@ void DraftController::StartProbe() {
 
 void DraftController::SwitchOn() {
   mode_ = Mode::kOn;
-  probe_interval_ = options_.shortest_probe_interval;
   ++statistics_.switches_on;
 }
 
 void DraftController::SwitchOff() {
-  if (mode_ == Mode::kOn) {
-    // Drafting was thought to pay: not to be made up for by more than the longest interval.
-    const double most = options_.probe_share * options_.longest_probe_interval;
-    steps_lost_ = std::clamp(steps_lost_, 0.0, most);
-    ++statistics_.switches_off;
-  } else if (statistics_.probes == 1) {
-    steps_lost_ = 0.0;  // what the try at the start cost is the price of knowing
-  } else {
-    steps_lost_ = std::max(steps_lost_, 0.0);
-    probe_interval_ = std::min(2 * probe_interval_, options_.longest_probe_interval);
-  }
+  if (mode_ == Mode::kOn) ++statistics_.switches_off;
+  steps_lost_ = std::max(steps_lost_, 0.0);
   mode_ = Mode::kOff;
   plain_rounds_left_ = 0;
 }

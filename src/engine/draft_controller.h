@@ -6,8 +6,8 @@
 // With the chances c[k] of draft_acceptance.h and the costs of step_costs.h, a round that verifies
 // v drafts and requests r new ones
 //
-//     yields  E(v) = 1 + c[0] + c[0] c[1] + ... + c[0]...c[v-1]  tokens  and costs  rows[v] +
-//     drafting[r].
+//     yields  E(v) = 1 + c[0] + c[0] c[1] + ... + c[0] ... c[v-1]  tokens
+//     at      rows[v] + drafting[r].
 //
 // Verify: time is worth `rate` tokens per plain step, the rate at which the sequence advances, so
 // the block is cut at the v that maximises E(v) - rate * rows[v] / rows[0]. What was requested
@@ -18,9 +18,10 @@
 // 1 + margin and ends below 1.
 //
 // Without drafts nothing is learnt about them. So they are tried for a few rounds at the start and,
-// while off, in probes: at growing intervals, and never before the time that the last one lost is
-// less than `probe_share` of the time since. While drafting gains little, a few plain steps at
-// growing intervals tell what they cost now.
+// while off, in probes of a few rounds. A probe has to wait until what drafting has lost is no more
+// than `probe_share` of the steps since: dear probes are rare, cheap ones frequent, and the total
+// loss is known beforehand. While drafting gains little, some plain steps at growing intervals tell
+// what they cost now.
 //
 // Proposals that cost nothing (request_costs = false: n-grams) are requested in every round. If
 // they come with confidences (NgramDrafter::Confidence), a long match is verified whatever became
@@ -40,13 +41,11 @@ namespace megalith::engine {
 
 struct DraftControllerOptions {
   std::int32_t max_drafts = 7;  ///< >= 0; 0: never draft
-  std::optional<std::int32_t> fixed_drafts =
-      std::nullopt;                           ///< always this many, cut to max_drafts; no control
-  bool request_costs = true;                  ///< a step that drafts takes longer
-  double margin = 0.03;                       ///< gain from which drafting is worth beginning
-  double probe_share = 0.015;                 ///< of the time, lost to probes at most
-  std::int32_t shortest_probe_interval = 32;  ///< rounds without drafting before a probe
-  std::int32_t longest_probe_interval = 128;  ///< the interval doubles up to this
+  /// Always this many, cut to max_drafts, instead of what pays.
+  std::optional<std::int32_t> fixed_drafts = std::nullopt;
+  bool request_costs = true;   ///< a step that drafts takes longer
+  double margin = 0.03;        ///< gain from which drafting is worth beginning
+  double probe_share = 0.015;  ///< of the time that probes may lose; 0: no probes
 };
 
 /// What to do in a step.
@@ -61,7 +60,7 @@ struct RoundRecord {
   std::int32_t num_drafts = 0;    ///< verified
   std::int32_t num_accepted = 0;  ///< of them; the step yields one token more
   std::int32_t next_drafts = 0;   ///< requested
-  double seconds = 0.0;           ///< a time that is not finite and positive is left out
+  double seconds = 0.0;           ///< of the step; left out unless finite and positive
 };
 
 struct DraftStatistics {
@@ -80,7 +79,8 @@ struct DraftStatistics {
 };
 
 /// For one sequence. Deterministic: no clock, no random numbers. A round is Plan, step, Record; the
-/// step may do less than planned, near the end of the context for example.
+/// step may do less than planned, near the end of the context for example. Used by one thread at a
+/// time, like the costs.
 class DraftController {
  public:
   /// `costs` is shared by the sequences of a machine and must outlive the controller; its
@@ -114,7 +114,6 @@ class DraftController {
   void FillChances(std::span<const float> confidence, double least_chance,
                    std::span<double> chances) const;
 
-  bool ProbeIsDue() const;
   void StartProbe();
   void SwitchOn();
   void SwitchOff();
@@ -138,9 +137,7 @@ class DraftController {
 
   Mode mode_ = Mode::kProbing;
   std::int32_t probe_rounds_left_;
-  std::int32_t probe_interval_;
-  std::int32_t rounds_off_ = 0;
-  /// To drafting since the last probe began, in plain steps; off, each step makes up for
+  /// To drafting since the last probe began, in plain steps; while off, every step makes up for
   /// probe_share of one.
   double steps_lost_ = 0.0;
 

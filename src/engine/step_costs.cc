@@ -1,6 +1,7 @@
 #include "engine/step_costs.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/check.h"
@@ -23,119 +24,132 @@ constexpr double kDoubt = 4.0;
 /// Prior guesses: what a row adds to a step, and what drafting does.
 constexpr double kRowGuess = 0.03;
 constexpr double kDraftingGuess = 0.2;
-constexpr std::int32_t kEnoughRecords = 2;
+constexpr std::int32_t kEnoughRecords = 3;
 
 double Square(double x) { return x * x; }
 
 }  // namespace
 
-StepCosts::StepCosts(std::int32_t max_drafts) : noise_variance_(Square(kNoiseDeviation)) {
+StepCosts::StepCosts(std::int32_t max_drafts)
+    : max_drafts_(max_drafts), noise_variance_(Square(kNoiseDeviation)) {
   MEGALITH_CHECK(max_drafts >= 0);
-  rows_.resize(static_cast<std::size_t>(max_drafts) + 1);
-  drafting_.resize(rows_.size());
+  costs_.resize(2 * static_cast<std::size_t>(max_drafts) + 1);
+  covariance_.resize(costs_.size() * costs_.size());
 }
 
 double StepCosts::Rows(std::int32_t num_drafts) const {
-  const auto wanted = static_cast<std::size_t>(num_drafts);
-  if (rows_[wanted].num_records > 0) {
-    // More rows cost no less: an accident in a kind that is rarely seen does not bar it for good.
-    double cost = rows_[wanted].value;
-    for (std::size_t more = wanted + 1; more < rows_.size(); ++more) {
-      if (rows_[more].num_records > 0) cost = std::min(cost, rows_[more].value);
-    }
-    return cost;
-  }
-  std::size_t below = wanted;
-  while (below > 0 && rows_[below].num_records == 0) --below;
-  std::size_t above = wanted;
-  while (above < rows_.size() && rows_[above].num_records == 0) ++above;
+  if (RowsEntry(num_drafts).num_records > 0) return RowsEntry(num_drafts).value;
+  std::int32_t below = num_drafts;
+  while (below > 0 && RowsEntry(below).num_records == 0) --below;
+  std::int32_t above = num_drafts;
+  while (above <= max_drafts_ && RowsEntry(above).num_records == 0) ++above;
 
   // Nothing seen below: one row, which costs 1 by definition until it is measured.
-  const double low = rows_[below].num_records > 0 ? Rows(static_cast<std::int32_t>(below)) : 1.0;
-  const auto distance = static_cast<double>(wanted - below);
-  if (above == rows_.size()) return low * (1.0 + kRowGuess * distance);
-  const double rise = std::max(Rows(static_cast<std::int32_t>(above)) - low, 0.0);
-  return low + 0.5 * rise * distance / static_cast<double>(above - below);
+  const double low = RowsEntry(below).num_records > 0 ? RowsEntry(below).value : 1.0;
+  const double distance = num_drafts - below;
+  if (above > max_drafts_) return low * (1.0 + kRowGuess * distance);
+  const double rise = std::max(RowsEntry(above).value - low, 0.0);
+  return low + 0.5 * rise * distance / (above - below);
 }
 
 double StepCosts::Drafting(std::int32_t num_requested) const {
   if (num_requested == 0) return 0.0;
-  const auto wanted = static_cast<std::size_t>(num_requested);
-  std::size_t above = wanted;
-  while (above < drafting_.size() && drafting_[above].num_records == 0) ++above;
-  if (above < drafting_.size()) {
-    const double share = static_cast<double>(wanted) / static_cast<double>(above);
-    return drafting_[above].value * (0.5 + 0.5 * share);
+  for (std::int32_t above = num_requested; above <= max_drafts_; ++above) {
+    if (DraftingEntry(above).num_records == 0) continue;
+    return DraftingEntry(above).value * (0.5 + 0.5 * num_requested / above);
   }
-  std::size_t below = wanted;
-  while (below > 0 && drafting_[below].num_records == 0) --below;
-  return below > 0 ? drafting_[below].value : kDraftingGuess * Rows(0);
+  for (std::int32_t below = num_requested; below > 0; --below) {
+    if (DraftingEntry(below).num_records > 0) return DraftingEntry(below).value;
+  }
+  return kDraftingGuess * Rows(0);
 }
 
 bool StepCosts::KnowsRows(std::int32_t num_drafts) const {
-  return rows_[static_cast<std::size_t>(num_drafts)].num_records >= kEnoughRecords;
+  return RowsEntry(num_drafts).num_believed >= kEnoughRecords;
 }
 
-void StepCosts::Refresh(Estimate* estimate, double guess, double deviation) const {
-  if (estimate->num_records == 0) {
-    *estimate = {.value = guess, .variance = Square(deviation)};
-  } else {
-    const auto unseen = static_cast<double>(num_records_ - estimate->last_record);
-    estimate->variance += Square(kCostDrift * estimate->value) * unseen;
+void StepCosts::Begin(std::size_t index, double guess, double deviation) {
+  if (costs_[index].num_records == 0) {
+    costs_[index].value = guess;
+    Covariance(index, index) = Square(deviation);
   }
-  estimate->last_record = num_records_;
-  ++estimate->num_records;
+  ++costs_[index].num_records;
+}
+
+std::vector<double> StepCosts::CovarianceWithSum(std::span<const std::size_t> summands,
+                                                 double sum) {
+  std::vector<double> covariance(costs_.size(), 0.0);
+  for (std::size_t i = 0; i < costs_.size(); ++i) {
+    for (std::size_t summand : summands) covariance[i] += Covariance(i, summand) / sum;
+  }
+  return covariance;
 }
 
 void StepCosts::Record(std::int32_t num_drafts, std::int32_t num_requested, double seconds,
                        Level* level) {
-  MEGALITH_CHECK(num_drafts >= 0 && num_drafts <= max_drafts());
-  MEGALITH_CHECK(num_requested >= 0 && num_requested <= max_drafts());
+  MEGALITH_CHECK(num_drafts >= 0 && num_drafts <= max_drafts_);
+  MEGALITH_CHECK(num_requested >= 0 && num_requested <= max_drafts_);
   if (!std::isfinite(seconds) || seconds <= 0.0) return;
-  ++num_records_;
-  Estimate& rows = rows_[static_cast<std::size_t>(num_drafts)];
+
+  // The step's cost is the sum of one or two.
+  const std::array<std::size_t, 2> both = {static_cast<std::size_t>(num_drafts),
+                                           static_cast<std::size_t>(max_drafts_ + num_requested)};
+  const std::span<const std::size_t> summands(both.data(), num_requested > 0 ? 2 : 1);
   // The guess of what drafting costs is as uncertain as the whole step.
   const double deviation = kFirstGuessDeviation * Rows(num_drafts);
-  Refresh(&rows, Rows(num_drafts), deviation);
-  Estimate none;
-  Estimate& drafting =
-      num_requested > 0 ? drafting_[static_cast<std::size_t>(num_requested)] : none;
-  if (num_requested > 0) Refresh(&drafting, Drafting(num_requested), deviation);
+  Begin(both[0], Rows(num_drafts), deviation);
+  if (num_requested > 0) Begin(both[1], Drafting(num_requested), deviation);
+  double sum = 0.0;
+  for (std::size_t summand : summands) sum += costs_[summand].value;
 
-  const double cost = rows.value + drafting.value;
-  const double log_cost = std::log(seconds) - std::log(cost);
+  const double log_level = std::log(seconds) - std::log(sum);
   if (level->variance < 0.0) {
-    *level = {.log_seconds = log_cost, .variance = Square(2 * kNoiseDeviation)};
+    *level = {.log_seconds = log_level, .variance = Square(2 * kNoiseDeviation)};
+    ++costs_[both[0]].num_believed;
     return;
   }
   level->variance += Square(kLevelDrift);
-
-  const double error = log_cost - level->log_seconds;
-  const auto variance = [&] {
-    return level->variance + (rows.variance + drafting.variance) / Square(cost);
-  };
-  const double plausible = Square(error / kPlausibleDeviations);
-  if (plausible > noise_variance_ + variance()) {
-    // Too slow: an accident until it is repeated. Too fast: as uncertain as it takes.
-    const double doubt = error > 0.0 ? kDoubt : (plausible - noise_variance_) / variance();
-    level->variance *= doubt;
-    rows.variance *= doubt;
-    drafting.variance *= doubt;
-    if (error > 0.0) return;
+  for (std::size_t i = 0; i < costs_.size(); ++i) {
+    Covariance(i, i) += Square(kCostDrift * costs_[i].value);
   }
 
-  const double total = noise_variance_ + variance();
-  const auto correct = [&](Estimate* estimate) {
-    const double gain = estimate->variance / Square(cost) / total;
-    // In a first record of its kind, error may be large: the exact inverse of the logarithm.
-    const double corrected = estimate->value + cost * std::expm1(error * gain);
-    estimate->value = std::max(corrected, 0.1 * estimate->value);
-    estimate->variance *= 1.0 - gain;
+  const double error = log_level - level->log_seconds;
+  std::vector<double> covariance;
+  double cost_variance = 0.0;  // of log(sum)
+  const auto predict = [&] {
+    covariance = CovarianceWithSum(summands, sum);
+    cost_variance = 0.0;
+    for (std::size_t summand : summands) cost_variance += covariance[summand] / sum;
   };
+  predict();
+  const double plausible = Square(error / kPlausibleDeviations);
+  if (plausible > noise_variance_ + level->variance + cost_variance) {
+    // Too slow: an accident until it is repeated. Too fast: as uncertain as it takes.
+    const double doubt =
+        error > 0.0 ? kDoubt : (plausible - noise_variance_) / (level->variance + cost_variance);
+    level->variance *= doubt;
+    const double added = (doubt - 1.0) * cost_variance * Square(sum);
+    for (std::size_t summand : summands) {
+      Covariance(summand, summand) += added / static_cast<double>(summands.size());
+    }
+    if (error > 0.0) return;
+    predict();
+  }
+  for (std::size_t summand : summands) ++costs_[summand].num_believed;
+
+  const double total = noise_variance_ + level->variance + cost_variance;
   level->log_seconds += error * level->variance / total;
   level->variance *= 1.0 - level->variance / total;
-  correct(&rows);
-  if (num_requested > 0) correct(&drafting);
+  // From the logarithm back, exactly: the error may be large when a kind is seen first.
+  const double share = cost_variance / total;
+  const double step = share > 0.0 ? std::expm1(error * share) / share : error;
+  for (std::size_t i = 0; i < costs_.size(); ++i) {
+    const double corrected = costs_[i].value + covariance[i] / total * step;
+    costs_[i].value = std::max(corrected, 0.1 * costs_[i].value);
+    for (std::size_t j = 0; j < costs_.size(); ++j) {
+      Covariance(i, j) -= covariance[i] * covariance[j] / total;
+    }
+  }
   // error * (what is left of it) is the noise alone, on average.
   const double left = error * error * noise_variance_ / total;
   noise_variance_ = std::max(noise_variance_ + (left - noise_variance_) / kNoiseMemory,

@@ -9,14 +9,17 @@
 // where `level` belongs to the sequence and the moment (a long context, a busy machine) and the
 // other two belong to machine and model and are shared by all sequences. Only their ratios matter
 // to decisions, so a machine that becomes slower as a whole must move the level and nothing else.
-// That is a matter of who is less certain: every quantity carries a variance, a record that was not
-// predicted corrects each in proportion to its share of the variance (a Kalman filter that neglects
-// covariances), and variance grows with the records since a quantity was last seen.
+// That is a matter of who is less certain: a Kalman filter on the logarithm of the step's time. A
+// record that was not predicted corrects each cost in proportion to its covariance with this step,
+// and the level in proportion to its variance; both grow with every record. (The covariances of
+// level and costs are neglected.)
 //
 // A step can be slow by accident, but not fast. A record far above the prediction changes nothing
 // but the variances, so that only a repetition convinces; one far below is believed at once.
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace megalith::engine {
@@ -33,7 +36,7 @@ class StepCosts {
   /// For steps that verify and request up to `max_drafts` >= 0.
   explicit StepCosts(std::int32_t max_drafts);
 
-  std::int32_t max_drafts() const { return static_cast<std::int32_t>(rows_.size()) - 1; }
+  std::int32_t max_drafts() const { return max_drafts_; }
 
   /// Cost of 1 + `num_drafts` rows. A kind never seen is interpolated between its neighbours, with
   /// half of the rise from the cheaper one: it has to look attractive to be tried.
@@ -49,19 +52,28 @@ class StepCosts {
   void Record(std::int32_t num_drafts, std::int32_t num_requested, double seconds, Level* level);
 
  private:
-  struct Estimate {
+  struct Cost {
     double value = 0.0;
-    double variance = 0.0;  ///< of value, at `last_record`
-    std::int64_t last_record = 0;
-    std::int32_t num_records = 0;
+    std::int64_t num_records = 0;
+    std::int64_t num_believed = 0;  ///< of them, not taken for accidents
   };
-  /// Brings an estimate's variance up to date; a first record starts from the guess.
-  void Refresh(Estimate* estimate, double guess, double deviation) const;
+  const Cost& RowsEntry(std::int32_t num_drafts) const {
+    return costs_[static_cast<std::size_t>(num_drafts)];
+  }
+  const Cost& DraftingEntry(std::int32_t num_requested) const {
+    return costs_[static_cast<std::size_t>(max_drafts_ + num_requested)];
+  }
+  double& Covariance(std::size_t i, std::size_t j) { return covariance_[i * costs_.size() + j]; }
 
-  std::vector<Estimate> rows_;      // [max_drafts + 1]
-  std::vector<Estimate> drafting_;  // [max_drafts + 1], the first unused
-  std::int64_t num_records_ = 0;
-  double noise_variance_;  // of log(seconds) around the prediction
+  /// Counts a record of a cost; the first starts from `guess`.
+  void Begin(std::size_t index, double guess, double deviation);
+  /// Covariance of every cost with the logarithm of the sum of the given ones.
+  std::vector<double> CovarianceWithSum(std::span<const std::size_t> summands, double sum);
+
+  std::int32_t max_drafts_;
+  std::vector<Cost> costs_;         // rows[0 .. max_drafts], drafting[1 .. max_drafts]
+  std::vector<double> covariance_;  // [costs, costs] of the values
+  double noise_variance_;           // of log(seconds) around the prediction
 };
 
 }  // namespace megalith::engine

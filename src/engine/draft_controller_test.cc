@@ -1,0 +1,459 @@
+#include "engine/draft_controller.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+
+namespace megalith::engine {
+namespace {
+
+constexpr std::int32_t kMaxDrafts = 7;
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+/// `first`, `first + step`, ...: one for each number of drafts.
+std::vector<double> Linear(double first, double step) {
+  std::vector<double> values;
+  for (int i = 0; i <= kMaxDrafts; ++i) values.push_back(first + step * i);
+  return values;
+}
+
+struct Machine {
+  std::string name;
+  std::vector<double> rows;      // cost of 1 + v rows
+  std::vector<double> drafting;  // cost of requesting r
+  double noise = 0.04;           // deviation of log(seconds)
+  double accidents = 0.01;       // share of steps that take ten times as long
+  std::function<double(std::int64_t)> level = [](std::int64_t) { return 0.05; };  // of the token
+};
+
+const Machine kDense = {"dense", Linear(1.0, 0.02), Linear(0.09, 0.002)};
+const Machine kMoe = {"moe", Linear(1.0, 0.15), Linear(0.08, 0.003)};
+const Machine kSparseMoe = {"sparse_moe", Linear(1.0, 0.25), Linear(0.05, 0.003)};
+const Machine kSmall = {"small", Linear(1.0, 0.03), Linear(1.8, 0.03)};
+const Machine kSlowDrafter = {"slow_drafter", Linear(1.0, 0.05), Linear(0.2, 0.15)};
+/// Row buckets of 1, 2, 4 and 8.
+const Machine kStairs = {"stairs", {1.0, 1.1, 1.3, 1.3, 1.7, 1.7, 1.7, 1.7}, Linear(0.1, 0.0)};
+const Machine kFree = {"free", Linear(1.0, 0.15), Linear(0.0, 0.0)};
+const std::vector<Machine> kMachines = {kDense, kMoe, kSparseMoe, kSmall, kSlowDrafter, kStairs};
+
+/// What the drafter proposes: the chance of each draft given those before, and its confidence.
+struct Block {
+  std::vector<double> chances;
+  std::vector<float> confidence;
+};
+
+class Random {
+ public:
+  explicit Random(unsigned seed) : engine_(seed) {}
+  double Uniform() { return (static_cast<double>(engine_()) + 0.5) / 4294967296.0; }
+  double Normal() { return std::sqrt(-2 * std::log(Uniform())) * std::cos(6.2831853 * Uniform()); }
+
+ private:
+  std::mt19937 engine_;
+};
+
+/// `token` is the place in the text, `request` the number of drafts wanted.
+using Drafter = std::function<Block(Random& random, std::int64_t token, std::int32_t request)>;
+
+Drafter Accepting(std::function<double(std::int64_t token)> chance) {
+  return [chance](Random&, std::int64_t token, std::int32_t request) {
+    return Block{std::vector<double>(static_cast<std::size_t>(request), chance(token)), {}};
+  };
+}
+Drafter Accepting(double chance) {
+  return Accepting([chance](std::int64_t) { return chance; });
+}
+
+struct Round {
+  std::int64_t token;  ///< where it began
+  double cost;
+  DraftPlan plan;
+  DraftStatistics after;
+};
+
+struct Outcome {
+  double cost = 0.0;  ///< in plain steps, without noise
+  std::int64_t tokens = 0;
+  std::vector<Round> rounds;
+  DraftStatistics statistics;
+  double rate() const { return static_cast<double>(tokens) / cost; }
+};
+
+struct RunOptions {
+  DraftControllerOptions controller = {};
+  std::int64_t tokens = 2000;
+  unsigned seed = 1;
+  std::int64_t accident_at = -1;  ///< a round that takes ten times as long
+  bool keep_rounds = false;
+};
+
+Outcome Simulate(const Machine& machine, const Drafter& drafter, const RunOptions& options,
+                 StepCosts* shared = nullptr) {
+  StepCosts own(kMaxDrafts);
+  DraftController controller(options.controller, shared != nullptr ? *shared : own);
+  Random text(options.seed);
+  Random clock(options.seed + 1000);
+  Outcome run;
+  Block block;
+  for (std::int64_t round = 0; run.tokens < options.tokens; ++round) {
+    const auto available = static_cast<std::int32_t>(block.chances.size());
+    const DraftPlan plan = controller.Plan(available, block.confidence);
+    EXPECT_GE(plan.verify, 0);
+    EXPECT_LE(plan.verify, available);
+    EXPECT_GE(plan.request, 0);
+    EXPECT_LE(plan.request, options.controller.max_drafts);
+    std::int32_t accepted = 0;
+    while (accepted < plan.verify &&
+           text.Uniform() < block.chances[static_cast<std::size_t>(accepted)]) {
+      ++accepted;
+    }
+    double cost = machine.rows[static_cast<std::size_t>(plan.verify)];
+    if (plan.request > 0) cost += machine.drafting[static_cast<std::size_t>(plan.request)];
+    double seconds = cost * machine.level(run.tokens) * std::exp(machine.noise * clock.Normal());
+    if (clock.Uniform() < machine.accidents || round == options.accident_at) seconds *= 10;
+    controller.Record({.num_drafts = plan.verify,
+                       .num_accepted = accepted,
+                       .next_drafts = plan.request,
+                       .seconds = seconds});
+    if (options.keep_rounds)
+      run.rounds.push_back({run.tokens, cost, plan, controller.statistics()});
+    run.cost += cost;
+    run.tokens += 1 + accepted;
+    block = drafter(text, run.tokens, plan.request);
+  }
+  run.statistics = controller.statistics();
+  return run;
+}
+
+constexpr unsigned kSeeds = 8;
+
+double MeanRate(const Machine& machine, const Drafter& drafter, RunOptions options) {
+  double sum = 0.0;
+  for (options.seed = 1; options.seed <= kSeeds; ++options.seed) {
+    sum += Simulate(machine, drafter, options).rate();
+  }
+  return sum / kSeeds;
+}
+
+double BestFixedRate(const Machine& machine, const Drafter& drafter, RunOptions options) {
+  double best = 0.0;
+  for (std::int32_t n = 0; n <= kMaxDrafts; ++n) {
+    options.controller.fixed_drafts = n;
+    best = std::max(best, MeanRate(machine, drafter, options));
+  }
+  return best;
+}
+
+TEST(DraftController, HighAcceptanceLeadsToManyDrafts) {
+  for (const Machine& machine : kMachines) {
+    const Outcome run = Simulate(machine, Accepting(0.97), {});
+    EXPECT_GE(run.statistics.last_plan.verify, 5) << machine.name;
+    EXPECT_EQ(run.statistics.switches_on, 1) << machine.name;
+    EXPECT_EQ(run.statistics.switches_off, 0) << machine.name;
+    EXPECT_GT(run.rate(), 1.9) << machine.name;
+  }
+}
+
+// S48: drafting must not make anything slower.
+TEST(DraftController, UselessDraftsCostLessThanThreePerCent) {
+  for (const Machine& machine : kMachines) {
+    for (bool boasting : {false, true}) {
+      const Drafter drafter = [&](Random&, std::int64_t, std::int32_t request) {
+        Block block{std::vector<double>(static_cast<std::size_t>(request), 0.0), {}};
+        if (boasting) block.confidence.assign(block.chances.size(), 4.0f);
+        return block;
+      };
+      for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+        const Outcome run = Simulate(machine, drafter, {.seed = seed});
+        EXPECT_LT(run.cost, 1.03 * 2000) << machine.name << ", seed " << seed;
+        EXPECT_GE(run.statistics.probes, 3) << machine.name;
+      }
+    }
+  }
+}
+
+TEST(DraftController, ComesCloseToTheBestFixedNumber) {
+  for (const Machine& machine : kMachines) {
+    for (double acceptance : {0.1, 0.3, 0.5, 0.7, 0.85, 0.95}) {
+      const Drafter drafter = Accepting(acceptance);
+      const double best = BestFixedRate(machine, drafter, {});
+      EXPECT_GT(MeanRate(machine, drafter, {}), 0.93 * best)
+          << machine.name << ", acceptance " << acceptance << ", best rate " << best;
+    }
+  }
+}
+
+TEST(DraftController, FollowsAcceptanceDownAndUp) {
+  for (const Machine& machine : kMachines) {
+    // Good for 600 tokens, useless for 600, good again.
+    const Drafter drafter =
+        Accepting([](std::int64_t token) { return token / 600 == 1 ? 0.0 : 0.95; });
+    for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+      const Outcome run =
+          Simulate(machine, drafter, {.tokens = 3000, .seed = seed, .keep_rounds = true});
+      double useless_cost = 0.0;
+      std::int64_t until_on = 0;
+      for (const Round& round : run.rounds) {
+        if (round.token >= 600 && round.token < 1200) useless_cost += round.cost;
+        if (round.token >= 1200 && round.plan.verify < 3 && round.token < 2400) ++until_on;
+      }
+      EXPECT_GE(run.statistics.switches_off, 1) << machine.name << ", seed " << seed;
+      EXPECT_LE(useless_cost, 1.1 * 600) << machine.name << ", seed " << seed;
+      EXPECT_LE(until_on, 450) << machine.name << ", seed " << seed;
+      EXPECT_GE(run.statistics.last_plan.verify, 3) << machine.name << ", seed " << seed;
+    }
+  }
+}
+
+TEST(DraftController, OneSlowStepSwitchesNothing) {
+  for (Machine machine : {kDense, kMoe, kSmall}) {
+    machine.accidents = 0.0;
+    for (double acceptance : {0.0, 0.9}) {
+      const Drafter drafter = Accepting(acceptance);
+      const Outcome quiet = Simulate(machine, drafter, {.tokens = 600});
+      for (std::int64_t round = 0; round < 100; ++round) {
+        const Outcome run = Simulate(machine, drafter, {.tokens = 600, .accident_at = round});
+        if (acceptance > 0 && round >= 10) {
+          EXPECT_EQ(run.statistics.switches_on, 1) << machine.name << ", round " << round;
+          EXPECT_EQ(run.statistics.switches_off, 0) << machine.name << ", round " << round;
+        }
+        // Accepted drafts differ by luck once the plans do.
+        EXPECT_LT(run.cost, (acceptance > 0 ? 1.15 : 1.03) * quiet.cost)
+            << machine.name << ", acceptance " << acceptance << ", round " << round;
+      }
+    }
+  }
+}
+
+TEST(DraftController, AMachineThatIsBusyForAWhileSwitchesNothing) {
+  for (Machine machine : {kDense, kMoe}) {
+    machine.level = [](std::int64_t token) { return (token / 150) % 2 == 0 ? 0.05 : 0.1; };
+    const Outcome drafted = Simulate(machine, Accepting(0.9), {.tokens = 4000});
+    EXPECT_EQ(drafted.statistics.switches_on, 1) << machine.name;
+    EXPECT_EQ(drafted.statistics.switches_off, 0) << machine.name;
+    const Outcome plain = Simulate(machine, Accepting(0.0), {.tokens = 4000});
+    EXPECT_LT(plain.cost, 1.03 * 4000) << machine.name;
+  }
+}
+
+TEST(DraftController, GrowingContextsAreFollowed) {
+  for (Machine machine : {kDense, kMoe, kSmall}) {
+    machine.level = [](std::int64_t token) {
+      return 0.05 * (1.0 + static_cast<double>(token) / 500);
+    };
+    for (double acceptance : {0.0, 0.9}) {
+      const Drafter drafter = Accepting(acceptance);
+      EXPECT_GT(MeanRate(machine, drafter, {.tokens = 4000}),
+                0.96 * BestFixedRate(machine, drafter, {.tokens = 4000}))
+          << machine.name << ", acceptance " << acceptance;
+    }
+  }
+}
+
+TEST(DraftController, PlainStepsThatWereSlowAtFirstAreMeasuredAgain) {
+  Machine machine = kMoe;
+  // The steps before the first draft take twice as long: drafting seems to win, and loses 7 %.
+  machine.level = [](std::int64_t token) { return token < 2 ? 0.1 : 0.05; };
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    const Outcome run = Simulate(machine, Accepting(0.15), {.tokens = 6000, .seed = seed});
+    EXPECT_LT(run.cost, 1.03 * 6000) << "seed " << seed;
+    const auto drafted = run.statistics.rounds - run.statistics.rounds_by_drafts[0];
+    EXPECT_LT(drafted, run.statistics.rounds / 5) << "seed " << seed;
+  }
+}
+
+TEST(DraftController, SmallFastModelsDraftOnlyWhenItPays) {
+  // Three plain steps per drafted round: 0.7 yields 3.1 tokens, 0.95 yields 6.7.
+  EXPECT_GT(MeanRate(kSmall, Accepting(0.7), {}), 0.97);
+  EXPECT_GT(MeanRate(kSmall, Accepting(0.95), {}), 1.95);
+}
+
+/// Half of the blocks are easy, half are hard, and what is hard differs by block.
+Drafter Uneven(std::function<float(Random&, double chance)> confidence) {
+  return [confidence](Random& random, std::int64_t, std::int32_t request) {
+    Block block;
+    const double chance = random.Uniform() < 0.5 ? 0.95 : 0.15;
+    for (std::int32_t k = 0; k < request; ++k) {
+      block.chances.push_back(chance);
+      if (confidence) block.confidence.push_back(confidence(random, chance));
+    }
+    return block;
+  };
+}
+
+float Logit(double chance) { return static_cast<float>(std::log(chance / (1.0 - chance))); }
+
+TEST(DraftController, InformativeConfidencesBeatIgnoringThem) {
+  const double ignoring = MeanRate(kMoe, Uneven(nullptr), {});
+  const double best_fixed = BestFixedRate(kMoe, Uneven(nullptr), {});
+  const auto with = [](double scale, double offset, double noise) {
+    return MeanRate(
+        kMoe, Uneven([=](Random& random, double chance) {
+          return static_cast<float>(scale * Logit(chance) + offset + noise * random.Normal());
+        }),
+        {});
+  };
+  EXPECT_GT(ignoring, 0.94 * best_fixed);
+  EXPECT_GT(with(1.0, 0.0, 0.0), 1.25 * ignoring);
+  EXPECT_GT(with(1.0, 0.0, 1.0), 1.2 * ignoring);
+  EXPECT_GT(with(1.0, 2.0, 0.5), 1.2 * ignoring) << "far too confident";
+  EXPECT_GT(with(1.0, -2.0, 0.5), 1.15 * ignoring) << "far too modest";
+  EXPECT_GT(with(0.3, 0.0, 0.1), 1.15 * ignoring) << "too flat";
+  EXPECT_GT(with(0.0, 0.0, 3.0), 0.95 * ignoring) << "noise";
+  EXPECT_GT(with(0.0, 5.0, 0.0), 0.95 * ignoring) << "always sure";
+}
+
+TEST(DraftController, GarbageConfidencesBreakNothing) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> garbage = {kNan, infinity, -infinity, 3e38f, -3e38f, 0.0f, 1e-40f};
+  const Drafter drafter = [&](Random& random, std::int64_t, std::int32_t request) {
+    Block block{std::vector<double>(static_cast<std::size_t>(request), 0.9), {}};
+    // Any number of them, from none to more than there are drafts.
+    const auto count = static_cast<std::size_t>(random.Uniform() * 12);
+    for (std::size_t k = 0; k < count; ++k) {
+      block.confidence.push_back(garbage[static_cast<std::size_t>(random.Uniform() * 7)]);
+    }
+    return block;
+  };
+  EXPECT_GT(MeanRate(kDense, drafter, {}), 0.85 * MeanRate(kDense, Accepting(0.9), {}));
+  const Drafter silent = [&](Random&, std::int64_t, std::int32_t request) {
+    const auto count = static_cast<std::size_t>(request);
+    return Block{std::vector<double>(count, 0.9), std::vector<float>(count, kNan)};
+  };
+  EXPECT_EQ(MeanRate(kMoe, silent, {}), MeanRate(kMoe, Accepting(0.9), {}));
+}
+
+TEST(DraftController, ImpossibleRecordsBreakNothing) {
+  StepCosts costs(kMaxDrafts);
+  DraftController controller({}, costs);
+  for (const RoundRecord& record :
+       {RoundRecord{-3, -1, -2, -1.0}, RoundRecord{100, 200, 300, 0.0},
+        RoundRecord{2, 7, 1, std::numeric_limits<double>::quiet_NaN()},
+        RoundRecord{7, 7, 7, std::numeric_limits<double>::infinity()}}) {
+    controller.Plan(-5, {});
+    controller.Record(record);
+    const DraftPlan plan = controller.Plan(1000, std::vector<float>{1.0f});
+    EXPECT_GE(plan.verify, 0);
+    EXPECT_LE(plan.verify, kMaxDrafts);
+  }
+  EXPECT_EQ(controller.statistics().rounds, 4);
+  EXPECT_EQ(controller.statistics().drafted, 0 + 7 + 2 + 7);
+  EXPECT_EQ(controller.statistics().accepted, 0 + 7 + 2 + 7);
+}
+
+TEST(DraftController, FixedNumberIsKeptWhateverHappens) {
+  const DraftControllerOptions options{.fixed_drafts = 3};
+  const Outcome run =
+      Simulate(kSmall, Accepting(0.0), {.controller = options, .tokens = 100, .keep_rounds = true});
+  EXPECT_EQ(run.rounds.front().plan, (DraftPlan{0, 3}));
+  for (std::size_t i = 1; i < run.rounds.size(); ++i) {
+    EXPECT_EQ(run.rounds[i].plan, (DraftPlan{3, 3}));
+  }
+  StepCosts costs(kMaxDrafts);
+  DraftController more_than_allowed({.max_drafts = 2, .fixed_drafts = 5}, costs);
+  EXPECT_EQ(more_than_allowed.Plan(1, {}), (DraftPlan{1, 2}));
+  DraftController none({.fixed_drafts = 0}, costs);
+  EXPECT_EQ(none.Plan(4, {}), (DraftPlan{0, 0}));
+}
+
+TEST(DraftController, NoDraftsAllowedMeansNone) {
+  StepCosts costs(0);
+  DraftController controller({.max_drafts = 0}, costs);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(controller.Plan(5, std::vector<float>(5, 1.0f)), DraftPlan{});
+    controller.Record({.num_drafts = 0, .num_accepted = 0, .next_drafts = 0, .seconds = 0.1});
+  }
+  EXPECT_EQ(controller.statistics().probes, 0);
+}
+
+TEST(DraftController, ADrafterThatNeverAnswersIsAskedNoMore) {
+  const Drafter silent = [](Random&, std::int64_t, std::int32_t) { return Block{}; };
+  for (const Machine& machine : kMachines) {
+    const Outcome run = Simulate(machine, silent, {});
+    EXPECT_LT(run.cost, 1.03 * 2000) << machine.name;
+    EXPECT_EQ(run.statistics.drafted, 0) << machine.name;
+  }
+}
+
+/// Proposes in a third of the rounds: matches of 3 tokens, accepted with chance `short_chance`, and
+/// between tokens 1000 and 1400 of 8 tokens, nearly always accepted.
+Drafter Ngrams(double short_chance, bool confident) {
+  return [=](Random& random, std::int64_t token, std::int32_t request) {
+    const bool repeated = token >= 1000 && token < 1400;
+    if (!repeated && random.Uniform() > 0.34) return Block{};
+    const auto count = static_cast<std::size_t>(request);
+    Block block{std::vector<double>(count, repeated ? 0.98 : short_chance), {}};
+    if (confident) block.confidence.assign(count, repeated ? 2.5f : 0.0f);
+    return block;
+  };
+}
+
+TEST(DraftController, FreeProposalsAreAlwaysAskedForAndVerifiedWhenTheyPay) {
+  const DraftControllerOptions options{.request_costs = false};
+  const RunOptions run_options{.controller = options, .keep_rounds = true};
+  for (bool confident : {false, true}) {
+    const Outcome useless = Simulate(kFree, Ngrams(0.0, confident),
+                                     {.controller = options, .tokens = 990, .keep_rounds = true});
+    EXPECT_LT(useless.cost, 1.03 * 990);
+    for (const Round& round : useless.rounds) EXPECT_EQ(round.plan.request, kMaxDrafts);
+    const Outcome useful = Simulate(kFree, Ngrams(0.9, confident), {.controller = options});
+    EXPECT_GT(useful.rate(), 1.25);
+  }
+  // Short matches were no good; the first long one is verified at once, without a probe.
+  const Outcome run = Simulate(kFree, Ngrams(0.0, true), run_options);
+  std::int64_t declined = 0;
+  for (const Round& round : run.rounds) {
+    if (round.token >= 1008 && round.token < 1400 && round.plan.verify < 4) ++declined;
+  }
+  EXPECT_LE(declined, 2);
+  EXPECT_GT(run.rate(), 1.1);
+}
+
+TEST(DraftController, SequencesShareCosts) {
+  StepCosts costs(kMaxDrafts);
+  const Outcome first = Simulate(kMoe, Accepting(0.9), {.keep_rounds = true}, &costs);
+  EXPECT_EQ(first.rounds[0].after.last_reason, "measuring plain steps");
+  EXPECT_EQ(first.rounds[0].plan, DraftPlan{});
+  // A longer context: five times as slow. It drafts from its first round.
+  Machine slower = kMoe;
+  slower.level = [](std::int64_t) { return 0.25; };
+  const Outcome second = Simulate(slower, Accepting(0.9), {.seed = 2, .keep_rounds = true}, &costs);
+  EXPECT_GT(second.rounds[0].plan.request, 0);
+  EXPECT_EQ(second.statistics.switches_off, 0);
+  EXPECT_GT(second.rate(), 0.95 * first.rate());
+}
+
+TEST(DraftController, SameRecordsGiveSamePlans) {
+  const Drafter drafter = Uneven([](Random& random, double chance) {
+    return static_cast<float>(Logit(chance) + random.Normal());
+  });
+  const RunOptions options{.seed = 5, .keep_rounds = true};
+  const Outcome first = Simulate(kMoe, drafter, options);
+  const Outcome second = Simulate(kMoe, drafter, options);
+  ASSERT_EQ(first.rounds.size(), second.rounds.size());
+  for (std::size_t i = 0; i < first.rounds.size(); ++i) {
+    ASSERT_EQ(first.rounds[i].plan, second.rounds[i].plan) << i;
+  }
+}
+
+TEST(DraftController, StatisticsCountWhatWasRecorded) {
+  StepCosts costs(3);
+  DraftController controller({.max_drafts = 3}, costs);
+  controller.Record({.num_drafts = 3, .num_accepted = 1, .next_drafts = 3, .seconds = 1.0});
+  controller.Record({.num_drafts = 2, .num_accepted = 2, .next_drafts = 0, .seconds = 1.0});
+  controller.Record({.num_drafts = 0, .num_accepted = 0, .next_drafts = 0, .seconds = 1.0});
+  const DraftStatistics& statistics = controller.statistics();
+  EXPECT_EQ(statistics.rounds, 3);
+  EXPECT_EQ(statistics.drafted, 5);
+  EXPECT_EQ(statistics.accepted, 3);
+  EXPECT_EQ(statistics.position_proposed, (std::vector<std::int64_t>{2, 2, 1}));
+  EXPECT_EQ(statistics.position_accepted, (std::vector<std::int64_t>{2, 1, 0}));
+  EXPECT_EQ(statistics.rounds_by_drafts, (std::vector<std::int64_t>{1, 0, 1, 1}));
+}
+
+}  // namespace
+}  // namespace megalith::engine
