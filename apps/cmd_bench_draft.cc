@@ -92,7 +92,7 @@ std::string LineName(const std::string& drafter, const std::string& rows) {
 
 /// Plain decoding first. Synthetic drafts come in when their text is known.
 Result<std::vector<RateLine>> RateLines(const Options& options, const std::string& directory) {
-  std::vector<RateLine> lines = {{"plain", "1", {"plain", {}}}};
+  std::vector<RateLine> lines = {RateLine{"plain", "1", {"plain", {}}}};
   const auto add = [&](const std::string& kind, const std::string& drafter,
                        const std::string& rows) -> Status {
     MEGALITH_ASSIGN_OR_RETURN(const Drafting drafting, DraftingWith(drafter, rows, directory));
@@ -110,27 +110,33 @@ Result<std::vector<RateLine>> RateLines(const Options& options, const std::strin
   return lines;
 }
 
-/// Gives the synthetic lines their proposer.
-Status AddSyntheticProposers(const Options& options, std::int32_t vocab_size,
-                             const bench::DraftRateOptions& rate_options,
-                             std::vector<RateLine>* lines) {
+std::int32_t MostDrafts(const std::vector<RateLine>& lines) {
   std::int32_t most = 0;
-  for (const RateLine& line : *lines) most = std::max(most, line.what.drafting.max_drafts);
-  const double tokens = options.synthetic_acceptance.value_or(1.0);
-  if (tokens > most + 1) {
-    return Fail(ErrorCode::kUsage,
-                "--synthetic-acceptance: at most {} tokens a round, with so many rows, expected; "
-                "{} given",
-                most + 1, tokens);
-  }
-  std::vector<std::int32_t> text = rate_options.prompt;
-  text.insert(text.end(), rate_options.expected.begin(), rate_options.expected.end());
+  for (const RateLine& line : lines) most = std::max(most, line.what.drafting.max_drafts);
+  return most;
+}
+
+/// Before anything is loaded.
+Status CheckSyntheticAcceptance(const Options& options, const std::vector<RateLine>& lines) {
+  const std::int32_t most = MostDrafts(lines) + 1;
+  if (options.synthetic_acceptance.value_or(1.0) <= most) return {};
+  return Fail(ErrorCode::kUsage,
+              "--synthetic-acceptance: at most {} tokens a round, the largest of --draft-rows, "
+              "expected; {} given",
+              most, *options.synthetic_acceptance);
+}
+
+/// Gives the synthetic lines their proposer.
+void AddSyntheticProposers(const Options& options, double tokens_per_round, std::int64_t vocab_size,
+                           const bench::DraftRateOptions& rates, std::vector<RateLine>* lines) {
+  std::vector<std::int32_t> text = rates.prompt;
+  text.insert(text.end(), rates.expected.begin(), rates.expected.end());
   const engine::DraftProposer proposer = bench::MakeSyntheticProposer(
-      std::move(text), bench::ChanceFor(tokens, most), options.synthetic_seed, vocab_size);
+      std::move(text), bench::ChanceFor(tokens_per_round, MostDrafts(*lines)),
+      options.synthetic_seed, static_cast<std::int32_t>(vocab_size));
   for (RateLine& line : *lines) {
     if (line.drafter == "synthetic") line.what.drafting.proposer = proposer;
   }
-  return {};
 }
 
 /// Text, ids, or as many arbitrary tokens as --context says; by default the sample text, and
@@ -173,9 +179,7 @@ Result<Loaded> Load(const Options& options, const std::string& directory,
   if (options.measures("costs")) {
     engine_options.max_drafts = *std::max_element(options.rows.begin(), options.rows.end()) - 1;
   }
-  for (const RateLine& line : lines) {
-    engine_options.max_drafts = std::max(engine_options.max_drafts, line.what.drafting.max_drafts);
-  }
+  engine_options.max_drafts = std::max(engine_options.max_drafts, MostDrafts(lines));
   Loaded loaded;
   MEGALITH_ASSIGN_OR_RETURN(loaded.engine,
                             LoadEngine(directory, cli, options.load, std::move(engine_options)));
@@ -219,8 +223,8 @@ Status MeasureCosts(const Options& options, const bench::DraftRateOptions& rates
 Status MeasureRates(const Options& options, const bench::DraftRateOptions& rates, Loaded& loaded,
                     Run* run) {
   if (options.synthetic_acceptance) {
-    MEGALITH_RETURN_IF_ERROR(AddSyntheticProposers(
-        options, static_cast<std::int32_t>(loaded.engine->model().vocab_size), rates, &run->lines));
+    AddSyntheticProposers(options, *options.synthetic_acceptance, loaded.engine->model().vocab_size,
+                          rates, &run->lines);
   }
   std::vector<bench::DraftRateCase> cases;
   for (const RateLine& line : run->lines) cases.push_back(line.what);
@@ -243,6 +247,7 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
   run.drafter = drafting.drafter;
   if (options.measures("rates")) {
     MEGALITH_ASSIGN_OR_RETURN(run.lines, RateLines(options, directory));
+    MEGALITH_RETURN_IF_ERROR(CheckSyntheticAcceptance(options, run.lines));
   }
   MEGALITH_ASSIGN_OR_RETURN(Loaded loaded, Load(options, directory, run.lines, rates.prompt,
                                                 config.model.max_position_embeddings, cli, &run));
@@ -466,7 +471,7 @@ void AddWhatToMeasure(CLI::App& command, Options& options) {
   command
       .add_option("--draft", options.drafter,
                   "The folder of a DSpark drafter; auto: the one in MODEL/dspark, if there is one; "
-                  "off. N-grams are measured in any case")
+                  "off. N-grams are measured too, unless drafts are synthetic")
       ->check([](const std::string& text) {
         return text == "ngram" ? "DIR, auto or off expected" : std::string();
       })
@@ -528,8 +533,9 @@ void RegisterBenchDraft(CLI::App& group, Cli& cli) {
   AddWhatToMeasure(*command, *options);
   AddText(*command, *options);
   command
-      ->add_option("--steps", options->steps,
-                   "Costs: steps of one measurement; default: about 0.2 s of them, at least 2")
+      ->add_option(
+          "--steps", options->steps,
+          "Costs: steps of one measurement; default: about 0.2 s of plain ones, at least 2")
       ->check(CLI::Range(1, 2000))
       ->type_name("N");
   AddRoundsOption(*command, options->repeats, "--repeats");

@@ -162,6 +162,8 @@ TEST(MeasureDraftCosts, RefusesRowsAndContextThatDoNotFit) {
   DraftCostOptions options = SmallCosts();
   options.rows = {5};
   EXPECT_EQ(MeasureDraftCosts(*engine, options).error().code, ErrorCode::kUsage);
+  options.rows = {};
+  EXPECT_EQ(MeasureDraftCosts(*engine, options).error().code, ErrorCode::kUsage);
   options.rows = {4};
   options.context = 35;
   EXPECT_TRUE(MeasureDraftCosts(*engine, options));

@@ -28,9 +28,11 @@ class Reader {
     return std::min<std::int64_t>(length, sequence_.engine().max_positions()) - position - rows + 1;
   }
 
-  /// Makes room for so many steps: starts over behind the context if need be.
-  Status Prepare(int steps, std::int32_t rows) {
-    if (position() >= options_.context && RoomAt(position(), rows) >= steps) return {};
+  bool HasRoomFor(int steps, std::int32_t rows) const {
+    return position() >= options_.context && RoomAt(position(), rows) >= steps;
+  }
+
+  Status StartOver() {
     MEGALITH_RETURN_IF_ERROR(sequence_.Reset());
     const auto context = std::span(options_.text).first(static_cast<std::size_t>(options_.context));
     const auto report = [this](std::size_t done, std::size_t total) {
@@ -57,51 +59,46 @@ class Reader {
   engine::Sequence sequence_;
 };
 
+/// How all cases take their turns: the same number of steps, so that they read the same.
+struct Turns {
+  int steps = 0;
+  bool is_short = false;  ///< less than kLongStepSeconds a step
+};
+
 class Runner {
  public:
-  Runner(Reader& reader, const StepCost& cost, std::int32_t rows, std::int32_t proposals)
-      : reader_(reader), cost_(cost), rows_(rows), proposals_(proposals) {}
+  Runner(Reader& reader, const StepCost& cost, const Turns& turns, std::int32_t rows,
+         std::int32_t proposals)
+      : reader_(reader), cost_(cost), turns_(turns), rows_(rows), proposals_(proposals) {}
 
-  /// Finds out how many steps make a turn.
-  Status Start(const DraftCostOptions& options) {
-    std::vector<double> seconds;
-    for (int i = 0; i < kTriedSteps; ++i) {
-      MEGALITH_RETURN_IF_ERROR(reader_.Prepare(1, rows_));
-      const std::int64_t start = NowNs();
-      MEGALITH_RETURN_IF_ERROR(reader_.Step(rows_, proposals_));
-      seconds.push_back(SecondsSince(start));
-    }
-    step_seconds_ = Summarize(std::move(seconds)).median;
-    steps_ = StepsPerTurn(step_seconds_, options.steps, reader_.RoomAt(options.context, rows_) - 1);
-    return {};
-  }
-
+  /// Short steps begin behind the context in every turn, where attention costs the same for all;
+  /// a few long ones do not get far.
   Result<Work> RunTurn() {
-    MEGALITH_RETURN_IF_ERROR(reader_.Prepare(steps_ + 1, rows_));
-    if (step_seconds_ < kLongStepSeconds) {
-      MEGALITH_RETURN_IF_ERROR(reader_.Step(rows_, proposals_));
+    if (turns_.is_short || !reader_.HasRoomFor(turns_.steps, rows_)) {
+      MEGALITH_RETURN_IF_ERROR(reader_.StartOver());
     }
+    if (turns_.is_short) MEGALITH_RETURN_IF_ERROR(reader_.Step(rows_, proposals_));
     std::int64_t experts = 0;
     std::int64_t positions = 0;
     const std::int64_t start = NowNs();
-    for (int i = 0; i < steps_; ++i) {
+    for (int i = 0; i < turns_.steps; ++i) {
       positions += reader_.position();
       MEGALITH_RETURN_IF_ERROR(reader_.Step(rows_, proposals_));
       experts += reader_.memory().step_active_experts();
     }
     Work work;
     work.seconds = SecondsSince(start);
-    work.items = steps_;
-    work.amount =
-        steps_ * cost_.WeightBytes(rows_, 0.0) + static_cast<double>(experts) * cost_.expert_bytes;
-    measured_steps_ += steps_;
+    work.items = turns_.steps;
+    work.amount = turns_.steps * cost_.WeightBytes(rows_, 0.0) +
+                  static_cast<double>(experts) * cost_.expert_bytes;
+    measured_steps_ += turns_.steps;
     measured_experts_ += experts;
     measured_positions_ += positions;
     return work;
   }
 
   void Describe(DraftCost* result) const {
-    result->steps_per_turn = steps_;
+    result->steps_per_turn = turns_.steps;
     result->state_bytes = cost_.StateBytes(rows_, 0.0);
     if (measured_steps_ == 0) return;
     const auto steps = static_cast<double>(measured_steps_);
@@ -116,17 +113,32 @@ class Runner {
  private:
   Reader& reader_;
   const StepCost cost_;
+  const Turns turns_;
   const std::int32_t rows_;
   const std::int32_t proposals_;
-  double step_seconds_ = 0.0;
-  int steps_ = 0;
   std::int64_t measured_steps_ = 0;
   std::int64_t measured_experts_ = 0;
   std::int64_t measured_positions_ = 0;
 };
 
+/// From the plain step.
+Result<Turns> PlanTurns(Reader& reader, const DraftCostOptions& options) {
+  const std::int32_t most_rows = *std::max_element(options.rows.begin(), options.rows.end());
+  std::vector<double> seconds;
+  for (int i = 0; i < kTriedSteps; ++i) {
+    if (!reader.HasRoomFor(1, 1)) MEGALITH_RETURN_IF_ERROR(reader.StartOver());
+    const std::int64_t start = NowNs();
+    MEGALITH_RETURN_IF_ERROR(reader.Step(1, 0));
+    seconds.push_back(SecondsSince(start));
+  }
+  const double step_seconds = Summarize(std::move(seconds)).median;
+  const std::int64_t room = reader.RoomAt(options.context, most_rows) - 1;
+  return Turns{StepsPerTurn(step_seconds, options.steps, room), step_seconds < kLongStepSeconds};
+}
+
 Status CheckOptions(const engine::Engine& engine, const exec::ExecutorLimits& limits,
                     const DraftCostOptions& options) {
+  if (options.rows.empty()) return Fail(ErrorCode::kUsage, "rows: at least one number expected");
   std::int32_t most = 1;
   for (const std::int32_t rows : options.rows) {
     if (rows < 1 || rows > limits.max_drafts + 1) {
@@ -187,6 +199,7 @@ Result<std::vector<DraftCost>> MeasureDraftCosts(engine::Engine& engine,
   MEGALITH_RETURN_IF_ERROR(CheckOptions(engine, limits, options));
   std::vector<DraftCost> results = Cases(options, limits.max_next_drafts);
   Reader reader(engine, options);
+  MEGALITH_ASSIGN_OR_RETURN(const Turns turns, PlanTurns(reader, options));
   std::vector<std::unique_ptr<Runner>> runners;
   std::vector<Contestant> contestants;
   for (DraftCost& result : results) {
@@ -194,8 +207,9 @@ Result<std::vector<DraftCost>> MeasureDraftCosts(engine::Engine& engine,
         ProgramFor(reader.memory(), result.rows, result.proposals);
     result.program_hash = program.hash();
     const StepCost cost = CostOf(*program, engine.model().moe.num_experts_per_token);
-    runners.push_back(std::make_unique<Runner>(reader, cost, result.rows, result.proposals));
-    MEGALITH_RETURN_IF_ERROR(runners.back()->Start(options));
+    runners.push_back(std::make_unique<Runner>(reader, cost, turns, result.rows, result.proposals));
+    if (!reader.HasRoomFor(1, result.rows)) MEGALITH_RETURN_IF_ERROR(reader.StartOver());
+    MEGALITH_RETURN_IF_ERROR(reader.Step(result.rows, result.proposals));  // its first is slower
     contestants.push_back(
         {[runner = runners.back().get()] { return runner->RunTurn(); }, options.yardstick});
   }
