@@ -38,7 +38,7 @@ Json RunJson(const std::string& arguments) {
 
 TEST(RunCommand, JsonHasWhatScriptsReadAndTheGoldenTokens) {
   const Json json =
-      RunJson("--ids 3840,3077,259,2124,483,1979,282 -n 12 --workers 2 --isa portable");
+      RunJson("--ids 3840,3077,259,2124,483,1979,282 -n 12 --workers 2 --isa portable --draft off");
   EXPECT_EQ(json["prompt_ids"], Json::parse("[3840,3077,259,2124,483,1979,282]"));
   EXPECT_EQ(json["ids"], Json::parse("[259,1064,270,259,903,300,3078,259,903,330,774,2595]"));
   EXPECT_EQ(json["text"], " the heaven and the earth.\nAnd the earth was without form");
@@ -46,10 +46,45 @@ TEST(RunCommand, JsonHasWhatScriptsReadAndTheGoldenTokens) {
   EXPECT_EQ(json["isa"], "portable");
   EXPECT_EQ(json["workers"], 2);
   EXPECT_EQ(json["timings"]["bytes_per_token"], 8666816);
+  EXPECT_TRUE(json["drafting"].is_null());
   for (const char* timing : {"load_seconds", "compile_seconds", "prefill_seconds", "decode_seconds",
                              "prefill_tokens_per_second", "decode_tokens_per_second"}) {
     EXPECT_TRUE(json["timings"][timing].is_number()) << timing;
   }
+}
+
+TEST(RunCommand, DraftingGivesTheSameTokensAndItsFigures) {
+  const std::string arguments = "--ids 3840,3077,259,2124,483,1979,282 -n 40 --workers 2 ";
+  for (const std::string sampling : {"", "--temperature 0.8 --top-p 0.95 --seed 3 "}) {
+    const Json plain = RunJson(arguments + sampling + "--draft off");
+    for (const std::string draft : {"--draft auto", "--draft ngram", "--draft-rows 8",
+                                    "--draft-rows 2", "--draft ngram --draft-rows 5"}) {
+      const Json drafted = RunJson(arguments + sampling + draft);
+      EXPECT_EQ(drafted["ids"], plain["ids"]) << sampling << draft;
+      EXPECT_EQ(drafted["text"], plain["text"]) << sampling << draft;
+    }
+  }
+  const Json fixed = RunJson(arguments + "--draft-rows 4");
+  const Json& drafting = fixed["drafting"];
+  EXPECT_GT(drafting["accepted"], 0);
+  EXPECT_EQ(drafting["rounds"].get<int>() + drafting["accepted"].get<int>(), 39);
+  EXPECT_EQ(drafting["drafted_by_position"].size(), 3U);
+  // Beside the model's weights a step reads what keeps up the drafter's context: fc, two layers'
+  // keys and values, and their norms.
+  EXPECT_EQ(fixed["timings"]["bytes_per_token"], 8666816 + 221184 + 196608 + 384 + 256);
+}
+
+TEST(RunCommand, DraftersThatCannotBeAreRefused) {
+  const auto refused = [](const std::string& arguments, int exit_code, const std::string& what) {
+    const Outcome outcome = Megalith("run -q -p x -n 2 " + arguments);
+    EXPECT_EQ(outcome.exit_code, exit_code) << arguments;
+    EXPECT_NE(outcome.err.find(what), std::string::npos) << outcome.err;
+  };
+  refused("--draft nowhere", 3, "nowhere has no config.json");
+  refused("--draft " + kNano, 3, "config.json");  // a model is no drafter
+  refused("--draft-rows 0", 2, "--draft-rows");
+  refused("--draft-rows 33", 2, "1 to 32 expected");
+  refused("--draft-rows many", 2, "'many' given");
 }
 
 TEST(RunCommand, SecondStartMapsThePackedCacheAndSaysTheSame) {
@@ -71,8 +106,8 @@ TEST(RunCommand, SecondStartMapsThePackedCacheAndSaysTheSame) {
 }
 
 TEST(RunCommand, HashIsThatOfCompileWhateverTheLength) {
-  const std::string one = RunJson("--ids 5 -n 1 --workers 2")["program_hash"];
-  EXPECT_EQ(RunJson("--ids 5,6,7 -n 30 --workers 2")["program_hash"], one);
+  const std::string one = RunJson("--ids 5 -n 1 --workers 2 --draft off")["program_hash"];
+  EXPECT_EQ(RunJson("--ids 5,6,7 -n 30 --workers 2 --draft off")["program_hash"], one);
   const Outcome compiled = Megalith("compile --json --workers 2 " + kNano);
   ASSERT_EQ(compiled.exit_code, 0) << compiled.err;
   EXPECT_EQ(Json::parse(compiled.out)["hash"], one);
