@@ -18,10 +18,12 @@ constexpr std::int32_t kProbeRounds = 2;
 constexpr double kHopefulChance = 0.8;
 /// A request of another size must be better by this.
 constexpr double kRequestMargin = 1.01;
-/// Above this speed-up the cost of plain steps need not be known precisely.
+/// Above this speed-up the cost of plain steps need not be known precisely, and is measured so many
+/// times more seldom.
 constexpr double kClearSpeedup = 1.5;
+constexpr std::int32_t kClearPatience = 4;
 constexpr std::int32_t kPlainRounds = 2;  // the first of them still verifies what was requested
-constexpr std::int32_t kFirstPlainInterval = 64;
+constexpr std::int32_t kFirstPlainInterval = 16;
 constexpr std::int32_t kLongestPlainInterval = 512;
 
 /// Finds where to cut a block, one draft after the other.
@@ -257,7 +259,8 @@ void DraftController::SwitchOff() {
 }
 
 bool DraftController::TakesPlainRound() {
-  if (rate_ < kClearSpeedup && rounds_since_plain_ >= plain_interval_) {
+  const std::int32_t patience = rate_ < kClearSpeedup ? 1 : kClearPatience;
+  if (rounds_since_plain_ >= patience * plain_interval_) {
     plain_rounds_left_ = kPlainRounds;
     plain_interval_ = std::min(2 * plain_interval_, kLongestPlainInterval);
     rounds_since_plain_ = 0;

@@ -240,6 +240,30 @@ TEST(DraftController, AMachineThatIsBusyForAWhileSwitchesNothing) {
   }
 }
 
+TEST(DraftController, NoisyMachinesAreJudgedWithCare) {
+  for (Machine machine : {kDense, kMoe, kSmall}) {
+    machine.noise = 0.2;
+    EXPECT_GT(MeanRate(machine, Accepting(0.0), {}), 0.95) << machine.name;
+    EXPECT_GT(MeanRate(machine, Accepting(0.95), {}),
+              0.93 * BestFixedRate(machine, Accepting(0.95), {}))
+        << machine.name;
+  }
+}
+
+TEST(DraftController, AProbeNoticesAMiddlingDrafter) {
+  // Not so good that a run of acceptances would be a surprise in itself.
+  const Drafter drafter = Accepting([](std::int64_t token) { return token < 1000 ? 0.25 : 0.7; });
+  double drafted = 0.0;
+  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+    const Outcome run =
+        Simulate(kSparseMoe, drafter, {.tokens = 2000, .seed = seed, .keep_rounds = true});
+    for (const Round& round : run.rounds) {
+      if (round.token >= 1000) drafted += round.plan.verify > 0 ? 1.0 : -1.0;
+    }
+  }
+  EXPECT_GT(drafted, 1000.0);
+}
+
 TEST(DraftController, GrowingContextsAreFollowed) {
   for (Machine machine : {kDense, kMoe, kSmall}) {
     machine.level = [](std::int64_t token) {
@@ -255,14 +279,16 @@ TEST(DraftController, GrowingContextsAreFollowed) {
 }
 
 TEST(DraftController, PlainStepsThatWereSlowAtFirstAreMeasuredAgain) {
-  Machine machine = kMoe;
-  // The steps before the first draft take twice as long: drafting seems to win, and loses 7 %.
-  machine.level = [](std::int64_t token) { return token < 2 ? 0.1 : 0.05; };
-  for (unsigned seed = 1; seed <= kSeeds; ++seed) {
-    const Outcome run = Simulate(machine, Accepting(0.15), {.tokens = 6000, .seed = seed});
-    EXPECT_LT(run.cost, 1.03 * 6000) << "seed " << seed;
-    const auto drafted = run.statistics.rounds - run.statistics.rounds_by_drafts[0];
-    EXPECT_LT(drafted, run.statistics.rounds / 5) << "seed " << seed;
+  // The steps before the first draft take longer: drafting seems to win, and loses 7 %.
+  for (double factor : {1.5, 2.0, 6.0}) {
+    Machine machine = kMoe;
+    machine.level = [=](std::int64_t token) { return token < 3 ? factor * 0.05 : 0.05; };
+    for (unsigned seed = 1; seed <= kSeeds; ++seed) {
+      const Outcome run = Simulate(machine, Accepting(0.15), {.tokens = 6000, .seed = seed});
+      EXPECT_LT(run.cost, 1.03 * 6000) << "factor " << factor << ", seed " << seed;
+      const auto drafted = run.statistics.rounds - run.statistics.rounds_by_drafts[0];
+      EXPECT_LT(drafted, run.statistics.rounds / 5) << "factor " << factor << ", seed " << seed;
+    }
   }
 }
 
@@ -298,9 +324,9 @@ TEST(DraftController, InformativeConfidencesBeatIgnoringThem) {
         {});
   };
   EXPECT_GT(ignoring, 0.94 * best_fixed);
-  EXPECT_GT(with(1.0, 0.0, 0.0), 1.25 * ignoring);
-  EXPECT_GT(with(1.0, 0.0, 1.0), 1.2 * ignoring);
-  EXPECT_GT(with(1.0, 2.0, 0.5), 1.2 * ignoring) << "far too confident";
+  EXPECT_GT(with(1.0, 0.0, 0.0), 1.2 * ignoring);
+  EXPECT_GT(with(1.0, 0.0, 1.0), 1.15 * ignoring);
+  EXPECT_GT(with(1.0, 2.0, 0.5), 1.15 * ignoring) << "far too confident";
   EXPECT_GT(with(1.0, -2.0, 0.5), 1.15 * ignoring) << "far too modest";
   EXPECT_GT(with(0.3, 0.0, 0.1), 1.15 * ignoring) << "too flat";
   EXPECT_GT(with(0.0, 0.0, 3.0), 0.95 * ignoring) << "noise";
@@ -424,7 +450,7 @@ TEST(DraftController, SequencesShareCosts) {
   const Outcome second = Simulate(slower, Accepting(0.9), {.seed = 2, .keep_rounds = true}, &costs);
   EXPECT_GT(second.rounds[0].plan.request, 0);
   EXPECT_EQ(second.statistics.switches_off, 0);
-  EXPECT_GT(second.rate(), 0.95 * first.rate());
+  EXPECT_GT(second.rate(), 0.9 * first.rate());
 }
 
 TEST(DraftController, SameRecordsGiveSamePlans) {
