@@ -63,7 +63,8 @@ class DraftStep {
       if (position < end - positions) return;
       Act* entry = view_.memory.DraftCache<Act>(view_.operand(2), rows_.runs[run].slot) +
                    position % positions * 2 * width;
-      NormAndRotate(view_.Rows<Act>(0).Row(row), heads, dim, 0, position, entry);
+      WriteAngles(position, dim, scratch_.floats);
+      NormAndRotate(view_.Rows<Act>(0).Row(row), heads, dim, 0, scratch_.floats, entry);
       std::copy_n(view_.Rows<Act>(1).Row(row), width, entry + width);
     });
   }
@@ -96,8 +97,10 @@ class DraftStep {
     args.scale = 1.0f / std::sqrt(static_cast<float>(dim));
     args.out_head_stride = dim;
     args.out_row_stride = view_.Rows<Act>(5).stride;
-    // Scratch: angles, rotated queries and keys of one key head's block, the kernel's own.
-    float* position = scratch_.floats + dim;
+    // Scratch: angles of the block's slots, rotated queries and keys of one key head's block, the
+    // kernel's own.
+    float* angles = scratch_.floats;
+    float* position = angles + block * dim;
     Act* q = reinterpret_cast<Act*>(position);
     position += block * group * dim;
     Act* k = reinterpret_cast<Act*>(position);
@@ -115,13 +118,17 @@ class DraftStep {
                                 ? 0
                                 : std::max<std::int64_t>(anchor.position - instruction_.imm[3], 0);
       const Act* cache = view_.memory.DraftCache<Act>(view_.operand(3), run.slot);
+      for (std::int64_t slot = 0; slot < block; ++slot) {
+        WriteAngles(anchor.position + slot, dim, angles + slot * dim);
+      }
       for (std::int64_t head = 0; head < heads; ++head) {
         for (std::int64_t slot = 0; slot < block; ++slot) {
           const std::int64_t row = draft_run * block + slot;
-          const std::int64_t at = anchor.position + slot;
-          NormAndRotate(view_.Rows<Act>(0).Row(row) + head * group * dim, group, dim, 0, at,
+          const float* of_slot = angles + slot * dim;
+          NormAndRotate(view_.Rows<Act>(0).Row(row) + head * group * dim, group, dim, 0, of_slot,
                         q + slot * group * dim);
-          NormAndRotate(view_.Rows<Act>(1).Row(row) + head * dim, 1, dim, 1, at, k + slot * dim);
+          NormAndRotate(view_.Rows<Act>(1).Row(row) + head * dim, 1, dim, 1, of_slot,
+                        k + slot * dim);
           std::copy_n(view_.Rows<Act>(2).Row(row) + head * dim, dim, v + slot * dim);
         }
         args.context_k = cache + (instruction_.imm[0] + head) * dim;
@@ -187,12 +194,14 @@ class DraftStep {
         .token;
   }
 
-  /// Vector `weight` norms the heads; the result is rotated by the position's angles.
+  /// [dim / 2] cosines, then as many sines.
+  void WriteAngles(std::int64_t position, std::int64_t dim, float* angles) const {
+    kernels::RotaryAngles(position, instruction_.scalar[1], dim, angles, angles + dim / 2);
+  }
+
+  /// Vector `weight` norms the heads; the result is rotated by the angles of its position.
   void NormAndRotate(const Act* in, std::int64_t heads, std::int64_t dim, std::size_t weight,
-                     std::int64_t position, Act* out) const {
-    float* cos = scratch_.floats;
-    float* sin = cos + dim / 2;
-    kernels::RotaryAngles(position, instruction_.scalar[1], dim, cos, sin);
+                     const float* angles, Act* out) const {
     kernels::HeadNormRotaryArgs<Act> args{};
     args.heads = heads;
     args.head_dim = dim;
@@ -200,8 +209,8 @@ class DraftStep {
     args.in_stride = dim;
     args.weight = view_.Vector<Bf16>(weight);
     args.eps = instruction_.scalar[0];
-    args.cos = cos;
-    args.sin = sin;
+    args.cos = angles;
+    args.sin = angles + dim / 2;
     args.out = out;
     args.out_stride = dim;
     kernels_.head_norm_rotary(args);
@@ -245,8 +254,7 @@ std::int64_t DraftScratchFloats(const program::Program& program,
       const std::int64_t group = instruction.imm[2];
       const std::int64_t dim = Columns(operands[1]) / (instruction.imm[1] - instruction.imm[0]);
       const std::int64_t block = program.draft.block_rows;
-      return dim + block * (group + 2) * dim +
-             kernels::DraftAttentionScratchFloats(block, group, dim);
+      return block * (group + 3) * dim + kernels::DraftAttentionScratchFloats(block, group, dim);
     }
     default:
       return 0;
@@ -276,39 +284,39 @@ void AddDraftBase(const InstructionView& view, std::int64_t draft_run, const flo
 }
 
 template <typename Act>
-bool ExecuteDraft(const InstructionView& view, const DeviceMemory& device,
+void ExecuteDraft(const InstructionView& view, const DeviceMemory& device,
                   const DraftKernels<Act>& kernels, const DraftScratch& scratch) {
   const DraftStep<Act> step(view, device, kernels, scratch);
   switch (view.instruction.opcode) {
     case Opcode::kCaptureResidual:
       step.CaptureResidual();
-      return true;
+      return;
     case Opcode::kSample:
       step.Sample();
-      return true;
+      return;
     case Opcode::kDraftAppend:
       step.Append();
-      return true;
+      return;
     case Opcode::kDraftEmbed:
       step.Embed();
-      return true;
+      return;
     case Opcode::kDraftAttention:
       step.Attention();
-      return true;
+      return;
     case Opcode::kMarkovEmbed:
       step.MarkovEmbed();
-      return true;
+      return;
     case Opcode::kDraftChoose:
       step.DraftChoose();
-      return true;
+      return;
     default:
-      return false;
+      return;
   }
 }
 
-template bool ExecuteDraft<Bf16>(const InstructionView&, const DeviceMemory&,
+template void ExecuteDraft<Bf16>(const InstructionView&, const DeviceMemory&,
                                  const DraftKernels<Bf16>&, const DraftScratch&);
-template bool ExecuteDraft<float>(const InstructionView&, const DeviceMemory&,
+template void ExecuteDraft<float>(const InstructionView&, const DeviceMemory&,
                                   const DraftKernels<float>&, const DraftScratch&);
 template void LookUp<Bf16>(const InstructionView&, std::int64_t, std::int64_t, Bf16*);
 template void LookUp<float>(const InstructionView&, std::int64_t, std::int64_t, float*);

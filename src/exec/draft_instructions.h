@@ -32,9 +32,9 @@ std::int64_t DraftScratchFloats(const program::Program& program,
 /// Whether the instruction chooses tokens and so needs DraftScratch::sampling.
 bool ChoosesTokens(program::Opcode opcode);
 
-/// Runs capture_residual, sample, markov_embed, or one of draft_*. False for other opcodes.
+/// Runs capture_residual, sample, markov_embed, or one of draft_*; nothing for other opcodes.
 template <typename Act>
-bool ExecuteDraft(const InstructionView& view, const DeviceMemory& device,
+void ExecuteDraft(const InstructionView& view, const DeviceMemory& device,
                   const DraftKernels<Act>& kernels, const DraftScratch& scratch);
 
 /// out = row `token` of the table.
