@@ -16,6 +16,7 @@ ExitCode ExitCodeOf(ErrorCode code) {
       return ExitCode::kBadInput;
     case ErrorCode::kIo:
     case ErrorCode::kOutOfMemory:
+    case ErrorCode::kBusy:
     case ErrorCode::kNumeric:
     case ErrorCode::kCancelled:
     case ErrorCode::kInternal:

@@ -29,7 +29,8 @@ const std::map<std::string, std::vector<std::string>>& Table() {
       {"text", {"base"}},
       {"engine", {"base", "exec", "program/compile", "weights", "model"}},
       {"bench", {"base", "engine", "exec", "program/compile", "kernels"}},
-      {"serve", {"base", "engine", "text"}},
+      {"serve/http", {"base"}},
+      {"serve", {"base", "engine", "text", "serve/http"}},
       {"apps", {"base", "serve", "engine", "synth", "bench", "text", "trace"}},
       // The installed interface stands alone.
       {"include/megalith", {}},

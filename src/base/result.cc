@@ -24,6 +24,8 @@ std::string_view ErrorCodeName(ErrorCode code) {
       return "out_of_range";
     case ErrorCode::kOutOfMemory:
       return "out_of_memory";
+    case ErrorCode::kBusy:
+      return "busy";
     case ErrorCode::kNumeric:
       return "numeric";
     case ErrorCode::kCancelled:

@@ -22,6 +22,7 @@ enum class ErrorCode {
   kBadProgram,   ///< a Program failed verification or cannot be decoded
   kOutOfRange,   ///< a value (token id, position, row count) is outside what was declared
   kOutOfMemory,  ///< the memory the plan needs is not available
+  kBusy,         ///< too much is waiting already; the same may succeed later
   kNumeric,      ///< the computation produced NaN or infinity
   kCancelled,    ///< stopped on request
   kInternal,     ///< a bug in this project

@@ -152,18 +152,6 @@ class Generation {
 
 }  // namespace
 
-std::string_view FinishReasonName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kCancelled:
-      return "cancelled";
-  }
-  return "?";
-}
-
 DraftProposer MakeNgramProposer() {
   return
       [drafter = std::make_shared<NgramDrafter>()](

@@ -4,24 +4,16 @@
 #include <functional>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "base/cancel.h"
 #include "base/result.h"
 #include "engine/draft_controller.h"
+#include "engine/generator.h"
 #include "engine/sequence.h"
 #include "kernels/sampling.h"
 
 namespace megalith::engine {
-
-enum class FinishReason {
-  kStop,    ///< a stop token was chosen, or the callback asked to stop
-  kLength,  ///< max_tokens or the end of the context
-  kCancelled,
-};
-/// "stop", "length", "cancelled".
-std::string_view FinishReasonName(FinishReason reason);
 
 struct DraftProposal {
   std::vector<std::int32_t> drafts;
