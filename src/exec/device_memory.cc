@@ -343,6 +343,14 @@ Status DeviceMemory::CheckRunsTokens(const StepInput& input) const {
                   "run {}: {} drafts of at most {}, {} next ones of at most {}", i, run.num_drafts,
                   limits_.max_drafts, run.next_drafts, limits_.max_next_drafts);
     }
+    const auto num_chosen = static_cast<std::size_t>(run.wants_token ? run.num_drafts + 1 : 0);
+    if (!run.adjustments.empty() && run.adjustments.size() != num_chosen) {
+      return Fail(ErrorCode::kUsage, "run {}: adjustments of {} logit rows, {} expected", i,
+                  run.adjustments.size(), num_chosen);
+    }
+    for (const kernels::LogitAdjustment& adjustment : run.adjustments) {
+      MEGALITH_RETURN_IF_ERROR(kernels::CheckAdjustment(adjustment, limits_.vocab_size));
+    }
   }
   return {};
 }
@@ -468,6 +476,100 @@ StepOutput DeviceMemory::Output(std::size_t program_index) const {
   const ProgramMemory::Buffer& buffer = memory.buffers_[memory.logits_buffer_];
   return StepOutput(reinterpret_cast<const float*>(buffer.base), buffer.row_stride,
                     rows_.num_logit_rows, limits_.vocab_size, run_outputs_);
+}
+
+std::span<std::byte> DeviceMemory::Elements(StateArena& state, std::int64_t first,
+                                            std::int64_t count) {
+  const std::int64_t element = DTypeBytes(state.dtype);
+  return {state.arena.data() + first * element, static_cast<std::size_t>(count * element)};
+}
+
+/// What of a slot's sequence is its own and changes with every token. Lists of one length are alike
+/// in all slots.
+std::vector<std::span<std::byte>> DeviceMemory::CopiedParts(std::int32_t slot,
+                                                            std::int32_t length) {
+  const program::StateLayout& layout = programs_.front()->state;
+  std::vector<std::span<std::byte>> parts;
+  for (StateArena* state : {&kda_, &conv_}) {
+    const std::int64_t first =
+        slot * state->slot_stride + sequences_.StateIndex(slot) * state->state_stride;
+    for (std::int64_t layer = 0; layer < layout.num_kda_layers; ++layer) {
+      parts.push_back(Elements(*state, first + layer * state->layer_stride, state->columns));
+    }
+  }
+  const std::int64_t positions = std::min(length, layout.draft_positions);
+  for (std::int64_t first = 0; first < draft_.elements; first += draft_.layer_stride) {
+    parts.push_back(
+        Elements(draft_, first + slot * draft_.slot_stride, positions * draft_.columns));
+  }
+  return parts;
+}
+
+std::vector<std::span<std::byte>> DeviceMemory::PageContents(std::int32_t length,
+                                                             std::span<const std::int32_t> pages) {
+  const program::StateLayout& layout = programs_.front()->state;
+  std::vector<std::span<std::byte>> contents;
+  for (std::int64_t layer = 0; layer < layout.num_mla_layers; ++layer) {
+    std::int64_t left = length;
+    for (const std::int32_t page : pages) {
+      const std::int64_t rows = std::min<std::int64_t>(left, layout.page_tokens);
+      const std::int64_t first =
+          layer * cache_.layer_stride + std::int64_t{page} * layout.page_tokens * cache_.columns;
+      contents.push_back(Elements(cache_, first, rows * cache_.columns));
+      left -= rows;
+    }
+  }
+  return contents;
+}
+
+void DeviceMemory::CopyPage(Sequences::PageCopy copy) {
+  if (copy.from < 0) return;
+  const program::StateLayout& layout = programs_.front()->state;
+  const std::int64_t elements = layout.page_tokens * cache_.columns;
+  for (std::int64_t layer = 0; layer < layout.num_mla_layers; ++layer) {
+    const std::int64_t base = layer * cache_.layer_stride;
+    std::ranges::copy(Elements(cache_, base + copy.from * elements, elements),
+                      Elements(cache_, base + copy.to * elements, elements).begin());
+  }
+}
+
+Result<std::unique_ptr<Snapshot>> DeviceMemory::MakeSnapshot(std::int32_t length,
+                                                             std::vector<std::int32_t> pages) {
+  std::size_t bytes = 0;
+  for (const auto& part : CopiedParts(0, length)) bytes += part.size();
+  std::unique_ptr<Snapshot> snapshot(new Snapshot(*this, length, bytes, std::move(pages)));
+  if (snapshot->copies_ == nullptr) {
+    return Fail(ErrorCode::kOutOfMemory, "snapshot of {} tokens: {} bytes cannot be allocated",
+                length, bytes);
+  }
+  return snapshot;
+}
+
+Result<std::unique_ptr<Snapshot>> DeviceMemory::Save(std::int32_t slot) {
+  MEGALITH_ASSIGN_OR_RETURN(std::vector<std::int32_t> pages, sequences_.HoldPages(slot));
+  const std::int32_t length = sequences_.Length(slot);
+  MEGALITH_ASSIGN_OR_RETURN(auto snapshot, MakeSnapshot(length, std::move(pages)));
+  std::byte* out = snapshot->copies_.get();
+  for (const auto& part : CopiedParts(slot, length)) out = std::ranges::copy(part, out).out;
+  return snapshot;
+}
+
+Result<std::unique_ptr<Snapshot>> DeviceMemory::NewSnapshot(std::int32_t length) {
+  MEGALITH_ASSIGN_OR_RETURN(std::vector<std::int32_t> pages, sequences_.TakePages(length));
+  return MakeSnapshot(length, std::move(pages));
+}
+
+Status DeviceMemory::Restore(const Snapshot& snapshot, std::int32_t slot) {
+  const std::int32_t length = snapshot.length();
+  MEGALITH_ASSIGN_OR_RETURN(const Sequences::PageCopy copy,
+                            sequences_.Adopt(slot, length, snapshot.pages()));
+  CopyPage(copy);
+  const std::byte* from = snapshot.copies_.get();
+  for (const auto& part : CopiedParts(slot, length)) {
+    std::copy_n(from, part.size(), part.begin());
+    from += part.size();
+  }
+  return {};
 }
 
 std::span<const float> DeviceMemory::KdaState(std::int32_t slot, std::int32_t state_index) const {

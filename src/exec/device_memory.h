@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "exec/executor.h"
 #include "exec/sequences.h"
+#include "exec/snapshot.h"
 #include "program/program.h"
 #include "program/verifier.h"
 
@@ -170,6 +171,16 @@ class DeviceMemory {
   }
   Status ReleaseSlot(std::int32_t slot) { return sequences_.Release(slot); }
 
+  // As of Executor.
+  Result<std::unique_ptr<Snapshot>> Save(std::int32_t slot);
+  Status Restore(const Snapshot& snapshot, std::int32_t slot);
+  Result<std::unique_ptr<Snapshot>> NewSnapshot(std::int32_t length);
+  // For Snapshot.
+  void ReleasePages(std::span<const std::int32_t> pages) { sequences_.ReleasePages(pages); }
+  /// What the pages hold of the first `length` positions, per layer and page.
+  std::vector<std::span<std::byte>> PageContents(std::int32_t length,
+                                                 std::span<const std::int32_t> pages);
+
   // What a sequence has become, for tests and reports. `state_index` counts layers of the kind; of
   // a slot's recurrent states it is the one of its length.
   std::span<const float> KdaState(std::int32_t slot, std::int32_t state_index) const;
@@ -200,6 +211,11 @@ class DeviceMemory {
   void ReserveOutput();
   void CollectOutput(std::size_t program_index);
   StateArena* StateFor(program::BufferKind kind);
+  std::span<std::byte> Elements(StateArena& state, std::int64_t first, std::int64_t count);
+  std::vector<std::span<std::byte>> CopiedParts(std::int32_t slot, std::int32_t length);
+  Result<std::unique_ptr<Snapshot>> MakeSnapshot(std::int32_t length,
+                                                 std::vector<std::int32_t> pages);
+  void CopyPage(Sequences::PageCopy copy);
 
   std::vector<program::VerifiedProgram> programs_;  // by max_rows, ascending
   std::vector<ProgramMemory> program_memory_;

@@ -45,7 +45,8 @@ class DraftStep {
       if (run < 0) return;
       const std::int32_t source = rows_.logit_rows[static_cast<std::size_t>(row)];
       const std::int64_t position = rows_.position[static_cast<std::size_t>(source)] + 1;
-      *view_.Rows<std::int32_t>(1).Row(row) = Choose(view_.Rows<float>(0).Row(row), run, position);
+      *view_.Rows<std::int32_t>(1).Row(row) =
+          Choose(view_.Rows<float>(0).Row(row), run, position, AdjustmentOf(run, row));
     });
   }
 
@@ -157,7 +158,8 @@ class DraftStep {
       const std::int32_t run = rows_.draft_run[static_cast<std::size_t>(draft_run)];
       const std::int64_t position = Anchor(draft_run, 5).position + 1 + slot;
       view_.Rows<std::int32_t>(3).Row(draft_run)[slot] = std::max(
-          Choose(view_.Rows<float>(0).Row(has_markov ? draft_run : choosing), run, position), 0);
+          Choose(view_.Rows<float>(0).Row(has_markov ? draft_run : choosing), run, position, {}),
+          0);
       if (view_.memory.IsPresent(view_.operand(4))) {
         view_.Rows<float>(4).Row(draft_run)[slot] = Confidence(draft_run, choosing);
       }
@@ -187,10 +189,19 @@ class DraftStep {
     return anchor;
   }
 
-  std::int32_t Choose(const float* logits, std::int32_t run, std::int64_t position) const {
+  /// `row`: of logits.
+  kernels::LogitAdjustment AdjustmentOf(std::int32_t run, std::int64_t row) const {
+    const auto index = static_cast<std::size_t>(run);
+    const auto adjustments = rows_.runs[index].adjustments;
+    if (adjustments.empty()) return {};
+    return adjustments[static_cast<std::size_t>(row - rows_.first_logit_row[index])];
+  }
+
+  std::int32_t Choose(const float* logits, std::int32_t run, std::int64_t position,
+                      const kernels::LogitAdjustment& adjustment) const {
     const auto vocab_size = static_cast<std::size_t>(view_.program.vocab_size);
     return kernels::Sample({logits, vocab_size}, rows_.runs[static_cast<std::size_t>(run)].sampling,
-                           position, *scratch_.sampling)
+                           position, *scratch_.sampling, adjustment)
         .token;
   }
 

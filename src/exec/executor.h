@@ -4,6 +4,7 @@
 // (cpu/) implement this one interface and give the same bits on the same instruction-set path.
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -14,6 +15,7 @@
 namespace megalith::exec {
 
 class DeviceMemory;
+class Snapshot;
 
 /// Consecutive tokens of the sequence that lives in `slot`, at positions first_position and up.
 struct Run {
@@ -29,6 +31,9 @@ struct Run {
   /// Let the drafter propose so many tokens to follow the last one chosen.
   std::int32_t next_drafts = 0;
   kernels::SamplingOptions sampling{};
+  /// [num_drafts + 1]: what changes the logits of the last rows before their tokens are chosen;
+  /// empty: nothing does. Read during the call only. The drafter does not know of it.
+  std::span<const kernels::LogitAdjustment> adjustments;
 };
 
 /// One step: the runs' tokens one after the other, one row per token. Read only during the call.
@@ -92,7 +97,8 @@ struct ExecutorLimits {
 /// One step at a time: calls must not overlap.
 class Executor {
  public:
-  virtual ~Executor() = default;
+  explicit Executor(std::unique_ptr<DeviceMemory> memory);
+  virtual ~Executor();
 
   /// Runs one step. Everything is checked before anything runs: kOutOfRange names the value (token,
   /// row, slot, position), kOutOfMemory says how many cache pages are missing; the sequences are
@@ -102,15 +108,27 @@ class Executor {
 
   /// Takes back the last tokens of the sequence in `slot`, to `length`: only drafts that its last
   /// step kept. kOutOfRange otherwise, with both lengths.
-  virtual Status Truncate(std::int32_t slot, std::int32_t length) = 0;
+  Status Truncate(std::int32_t slot, std::int32_t length);
 
   /// Ends the sequence in `slot` and returns its pages. Releasing an empty slot is allowed.
-  virtual Status ReleaseSlot(std::int32_t slot) = 0;
+  Status ReleaseSlot(std::int32_t slot);
 
-  virtual const ExecutorLimits& limits() const = 0;
+  /// The sequence in `slot` as it is, to be gone on from later (snapshot.h). Errors: kOutOfRange
+  /// for a slot that does not exist, kUsage for an empty one, kOutOfMemory.
+  Result<std::unique_ptr<Snapshot>> Save(std::int32_t slot);
+
+  /// Makes the sequence in `slot` the one of the snapshot: what is run next gives the same bits as
+  /// if its tokens had just been run here. Errors leave the slot as it was: kOutOfRange,
+  /// kOutOfMemory (a cache page is needed).
+  Status Restore(const Snapshot& snapshot, std::int32_t slot);
+
+  /// A snapshot of `length` tokens whose contents are to be filled in. kOutOfRange, kOutOfMemory.
+  Result<std::unique_ptr<Snapshot>> NewSnapshot(std::int32_t length);
+
+  const ExecutorLimits& limits() const;
 
   /// State and buffers, for reports and for tests that compare them between executors.
-  virtual const DeviceMemory& memory() const = 0;
+  const DeviceMemory& memory() const { return *memory_; }
 
   /// The latest steps that were traced: of short steps only so many that it costs next to nothing.
   /// Programs are those of memory(). Empty if the executor keeps no trace. Allocates.
@@ -120,6 +138,13 @@ class Executor {
 
   /// One line: which engine, instruction set, workers, how they are placed.
   virtual std::string Describe() const = 0;
+
+ protected:
+  DeviceMemory& device() { return *memory_; }
+  const DeviceMemory& device() const { return *memory_; }
+
+ private:
+  std::unique_ptr<DeviceMemory> memory_;
 };
 
 }  // namespace megalith::exec

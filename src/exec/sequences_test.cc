@@ -145,6 +145,75 @@ TEST(Sequences, AbandonedSequencesHaveToStartAgain) {
   EXPECT_FALSE(sequences.Begin(std::vector<exec::Run>{{0, 6, 1}}).has_value());
 }
 
+TEST(Sequences, HeldPagesOutliveTheirSequence) {
+  Sequences sequences(Layout());
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 6}}));
+  const auto pages = sequences.HoldPages(0).value();
+  EXPECT_EQ(pages.size(), 2U);
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 6}}));  // the slot starts afresh, on other pages
+  for (const std::int32_t page : PagesOf(sequences, 0, 2)) {
+    EXPECT_EQ(std::count(pages.begin(), pages.end(), page), 0);
+  }
+  EXPECT_EQ(sequences.num_free_pages(), 2);
+  ASSERT_TRUE(sequences.Release(0));
+  EXPECT_EQ(sequences.num_free_pages(), 4);
+  sequences.ReleasePages(pages);
+  EXPECT_EQ(sequences.num_free_pages(), 6);
+}
+
+TEST(Sequences, AdoptedPagesAreSharedButForTheOneThatWillBeWritten) {
+  Sequences sequences(Layout());
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 6}}));
+  const auto pages = sequences.HoldPages(0).value();
+  const auto copy = sequences.Adopt(1, 6, pages).value();
+  EXPECT_EQ(copy.from, pages[1]);
+  EXPECT_EQ(sequences.PageTable(1)[0], pages[0]);
+  EXPECT_EQ(sequences.PageTable(1)[1], copy.to);
+  EXPECT_EQ(sequences.num_free_pages(), 3);
+  // A full last page is never written again.
+  ASSERT_TRUE(Advance(sequences, {{0, 6, 2}}));
+  const auto full = sequences.HoldPages(0).value();
+  EXPECT_LT(sequences.Adopt(2, 8, full)->from, 0);
+  EXPECT_EQ(sequences.num_free_pages(), 3);
+  for (const std::int32_t slot : {0, 1, 2}) ASSERT_TRUE(sequences.Release(slot));
+  sequences.ReleasePages(pages);
+  sequences.ReleasePages(full);
+  EXPECT_EQ(sequences.num_free_pages(), 6);
+}
+
+TEST(Sequences, AdoptWithoutAFreePageLeavesTheSlotAsItWas) {
+  program::StateLayout layout = Layout();
+  layout.num_pages = 3;
+  Sequences sequences(layout);
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 6}, {1, 0, 3}}));
+  const auto pages = sequences.HoldPages(0).value();
+  const auto refused = sequences.Adopt(2, 6, pages);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(sequences.Length(2), 0);
+  EXPECT_FALSE(sequences.Adopt(1, 7, std::span(pages).first(1)));
+  EXPECT_EQ(sequences.Length(1), 3);
+  // The page that slot 1 has for itself is enough.
+  ASSERT_TRUE(sequences.Adopt(1, 6, pages));
+  EXPECT_EQ(sequences.Length(1), 6);
+  EXPECT_EQ(sequences.num_free_pages(), 0);
+  // Back to where it was: slot 0 holds nothing for itself, so there is none.
+  EXPECT_FALSE(sequences.Adopt(0, 6, pages));
+  EXPECT_EQ(sequences.Length(0), 6);
+}
+
+TEST(Sequences, WhatASnapshotHoldsIsNotTakenBack) {
+  program::StateLayout layout = Layout();
+  layout.states_per_slot = 4;
+  Sequences sequences(layout);
+  ASSERT_TRUE(Advance(sequences, {{0, 0, 2}}));
+  ASSERT_TRUE(Advance(sequences, {Verify(0, 2, 3)}, {2}));
+  const auto pages = sequences.HoldPages(0).value();
+  EXPECT_FALSE(sequences.Truncate(0, 4));
+  EXPECT_FALSE(sequences.HoldPages(1));
+  EXPECT_FALSE(sequences.HoldPages(3));
+}
+
 TEST(Sequences, NoPagesAreNeededWithoutMlaLayers) {
   program::StateLayout layout = Layout();
   layout.num_mla_layers = 0;

@@ -402,12 +402,65 @@ SamplingScratch::SamplingScratch(std::int64_t vocab_size)
     : vocab_size_(vocab_size),
       chunk_largest_(std::make_unique_for_overwrite<float[]>(
           static_cast<std::size_t>(CeilDiv(vocab_size, kChunk)))),
-      keys_(std::make_unique_for_overwrite<std::uint64_t[]>(static_cast<std::size_t>(vocab_size))) {
+      keys_(std::make_unique_for_overwrite<std::uint64_t[]>(static_cast<std::size_t>(vocab_size))),
+      adjusted_(std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(vocab_size))) {}
+
+Status CheckAdjustment(const LogitAdjustment& adjustment, std::int64_t vocab_size) {
+  const auto words = static_cast<std::size_t>(CeilDiv(vocab_size, std::int64_t{64}));
+  if (!adjustment.allowed.empty() && adjustment.allowed.size() != words) {
+    return Fail(ErrorCode::kUsage, "allowed tokens: {} words for a vocabulary of {}, {} expected",
+                adjustment.allowed.size(), vocab_size, words);
+  }
+  for (const LogitChange& change : adjustment.changes) {
+    if (change.token < 0 || change.token >= vocab_size) {
+      return Fail(ErrorCode::kOutOfRange, "logit change: token {} is outside the vocabulary of {}",
+                  change.token, vocab_size);
+    }
+    // Written so that NaN fails.
+    if (!(change.divisor > 0.0f && change.divisor < kInfinity && change.addend < kInfinity)) {
+      return Fail(ErrorCode::kUsage,
+                  "logit change of token {}: a divisor above 0 and a finite addend expected, {} "
+                  "and {} given",
+                  change.token, change.divisor, change.addend);
+    }
+  }
+  return {};
 }
 
+namespace {
+
+/// Bad logits stay what they are, so that they are noticed.
+void Adjust(std::span<float> logits, const LogitAdjustment& adjustment) {
+  for (const LogitChange& change : adjustment.changes) {
+    float& logit = logits[static_cast<std::size_t>(change.token)];
+    if (!(logit < kInfinity)) continue;
+    logit = (logit > 0.0f ? logit / change.divisor : logit * change.divisor) + change.addend;
+  }
+  if (adjustment.allowed.empty()) return;
+  for (std::size_t word = 0; word < adjustment.allowed.size(); ++word) {
+    const std::uint64_t allowed = adjustment.allowed[word];
+    if (allowed == ~std::uint64_t{0}) continue;
+    const std::size_t begin = word * 64;
+    const std::size_t end = std::min(begin + 64, logits.size());
+    for (std::size_t i = begin; i < end; ++i) {
+      const bool forbidden = (allowed >> (i - begin) & 1) == 0;
+      if (forbidden && logits[i] < kInfinity) logits[i] = -kInfinity;
+    }
+  }
+}
+
+}  // namespace
+
 SampledToken Sample(std::span<const float> logits, const SamplingOptions& options,
-                    std::int64_t position, SamplingScratch& scratch) {
+                    std::int64_t position, SamplingScratch& scratch,
+                    const LogitAdjustment& adjustment) {
   MEGALITH_CHECK(static_cast<std::int64_t>(logits.size()) <= scratch.vocab_size());
+  if (!adjustment.empty()) {
+    const std::span<float> adjusted(scratch.adjusted_.get(), logits.size());
+    std::copy(logits.begin(), logits.end(), adjusted.begin());
+    Adjust(adjusted, adjustment);
+    logits = adjusted;
+  }
   return Sampling(logits, options, position, scratch).Run();
 }
 

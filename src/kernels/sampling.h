@@ -32,6 +32,33 @@ struct SamplingOptions {
 /// top_k >= 0. NaN is refused everywhere.
 Status CheckSampling(const SamplingOptions& options);
 
+/// What becomes of one logit before a token is chosen: a positive one is divided by `divisor`,
+/// another one multiplied by it, then `addend` is added.
+struct LogitChange {
+  std::int32_t token = 0;
+  float divisor = 1.0f;  ///< > 0
+  float addend = 0.0f;   ///< -infinity: the token cannot be chosen
+};
+
+/// Logits other than the model's to choose a token from.
+struct LogitAdjustment {
+  std::span<const LogitChange> changes;  ///< a token at most once
+  /// Token t can be chosen only if bit t % 64 of allowed[t / 64] is set; empty: any token.
+  std::span<const std::uint64_t> allowed;
+
+  bool empty() const { return changes.empty() && allowed.empty(); }
+};
+
+/// kOutOfRange, kUsage for tokens that do not exist, a mask of another size and values that are not
+/// as said above; NaN is refused.
+Status CheckAdjustment(const LogitAdjustment& adjustment, std::int64_t vocab_size);
+
+struct SampledToken {
+  std::int32_t token = -1;  ///< -1: the logits are no distribution
+  /// Then the first that is NaN or +infinity; -1: there is none, but no token is possible.
+  std::int64_t bad_logit = -1;
+};
+
 /// Memory that Sample works in, for up to vocab_size logits. One call at a time uses it.
 class SamplingScratch {
  public:
@@ -40,23 +67,22 @@ class SamplingScratch {
 
  private:
   friend class Sampling;
+  friend SampledToken Sample(std::span<const float>, const SamplingOptions&, std::int64_t,
+                             SamplingScratch&, const LogitAdjustment&);
   std::int64_t vocab_size_;
   std::unique_ptr<float[]> chunk_largest_;
   std::unique_ptr<std::uint64_t[]> keys_;
+  std::unique_ptr<float[]> adjusted_;
 };
 
-struct SampledToken {
-  std::int32_t token = -1;  ///< -1: the logits are no distribution
-  /// Then the first that is NaN or +infinity; -1: there is none, but no token is possible.
-  std::int64_t bad_logit = -1;
-};
-
-/// Token for absolute position `position`, from finite logits or -infinity (impossible). Greedy and
+/// Token for absolute position `position`, from finite logits or -infinity (impossible), of which
+/// `adjustment` (checked) makes others first; a bad logit stays bad. Greedy and
 /// equal times prefer the lowest id. Options have passed CheckSampling; there are at most
 /// scratch.vocab_size() logits. Allocates nothing; calls may overlap if their scratch differs. The
 /// result is the same with and without ScopedFlushDenormals, denormal logits apart.
 SampledToken Sample(std::span<const float> logits, const SamplingOptions& options,
-                    std::int64_t position, SamplingScratch& scratch);
+                    std::int64_t position, SamplingScratch& scratch,
+                    const LogitAdjustment& adjustment = {});
 
 /// The token, or kNumeric saying what is wrong with the logits.
 Result<std::int32_t> TokenOrError(const SampledToken& sampled, std::span<const float> logits,

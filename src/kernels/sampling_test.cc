@@ -524,6 +524,48 @@ TEST(Sample, ImpossibleTokensAreNeverDrawn) {
   }
 }
 
+std::int32_t SampleAdjusted(const std::vector<float>& logits, const LogitAdjustment& adjustment,
+                            const SamplingOptions& options = {}) {
+  EXPECT_TRUE(CheckAdjustment(adjustment, static_cast<std::int64_t>(logits.size())));
+  SamplingScratch scratch(static_cast<std::int64_t>(logits.size()));
+  return Sample(logits, options, 1, scratch, adjustment).token;
+}
+
+TEST(SampleAdjusted, DividesPositiveLogitsMultipliesOthersThenAdds) {
+  const std::vector<LogitChange> halved = {{0, 2.0f, 0.0f}, {1, 2.0f, 0.0f}};
+  EXPECT_EQ(SampleAdjusted({3.0f, -1.0f, 1.4f}, {halved, {}}), 0);
+  EXPECT_EQ(SampleAdjusted({3.0f, -1.0f, 1.6f}, {halved, {}}), 2);
+  EXPECT_EQ(SampleAdjusted({-3.0f, -1.0f, -1.9f}, {halved, {}}), 2);
+  EXPECT_EQ(SampleAdjusted({-3.0f, -1.0f, -2.1f}, {halved, {}}), 1);
+  const std::vector<LogitChange> raised = {{0, 2.0f, 1.0f}};
+  EXPECT_EQ(SampleAdjusted({2.0f, 1.9f}, {raised, {}}), 0);  // 2 / 2 + 1, not (2 + 1) / 2
+  EXPECT_EQ(SampleAdjusted({2.0f, 2.1f}, {raised, {}}), 1);
+}
+
+TEST(SampleAdjusted, ForbiddenTokensAreNeverChosen) {
+  std::vector<float> logits(130, 0.0f);
+  logits[129] = 50.0f;
+  const std::vector<LogitChange> forbidden = {{129, 1.0f, -kInfinity}};
+  EXPECT_EQ(SampleAdjusted(logits, {forbidden, {}}), 0);
+  std::vector<std::uint64_t> allowed = {0, std::uint64_t{1} << 63, 0};
+  EXPECT_EQ(SampleAdjusted(logits, {{}, allowed}), 127);
+  allowed[2] = 1;
+  logits[128] = 5.0f;
+  EXPECT_EQ(SampleAdjusted(logits, {{}, allowed}), 128);
+  EXPECT_EQ(SampleAdjusted(logits, {forbidden, allowed}, {.temperature = 1e-3f}), 128);
+  allowed = {0, 0, 2};
+  EXPECT_EQ(SampleAdjusted(logits, {forbidden, allowed}), -1) << "nothing is left";
+}
+
+TEST(SampleAdjusted, BadLogitsAreNotHidden) {
+  const std::vector<LogitChange> forbidden = {{1, 1.0f, -kInfinity}};
+  const std::vector<std::uint64_t> allowed = {1};
+  for (const float bad : {kNan, kInfinity}) {
+    EXPECT_EQ(SampleAdjusted({0.0f, bad}, {forbidden, {}}), -1);
+    EXPECT_EQ(SampleAdjusted({0.0f, bad}, {{}, allowed}), -1);
+  }
+}
+
 TEST(CheckSampling, EveryBadValueIsRefusedByName) {
   const auto expect_refused = [](const SamplingOptions& options, const char* field) {
     const auto status = CheckSampling(options);

@@ -33,9 +33,9 @@ class CpuEngine : public Executor {
  public:
   CpuEngine(std::unique_ptr<DeviceMemory> memory, const PackedWeights& weights,
             const kernels::KernelTable<Act>& kernels, CpuEngineOptions options)
-      : memory_(std::move(memory)),
+      : Executor(std::move(memory)),
         options_(std::move(options)),
-        shared_{memory_.get(),
+        shared_{&device(),
                 &weights,
                 &kernels,
                 &failure_,
@@ -43,8 +43,8 @@ class CpuEngine : public Executor {
                 options_.placement.oversubscribed ? 0 : SpinThenYield::kDefaultMaxSpins,
                 options_.prefetch,
                 &options_.before_instruction} {
-    for (std::size_t i = 0; i < memory_->num_programs(); ++i) {
-      states_.push_back(std::make_unique<ProgramState>(memory_->program_memory(i)));
+    for (std::size_t i = 0; i < device().num_programs(); ++i) {
+      states_.push_back(std::make_unique<ProgramState>(device().program_memory(i)));
     }
   }
 
@@ -56,10 +56,10 @@ class CpuEngine : public Executor {
 
   /// Workers run until the destructor, also when this fails.
   Status Start() {
-    const std::int32_t num_workers = memory_->program(0)->num_workers;
+    const std::int32_t num_workers = device().program(0)->num_workers;
     std::vector<program::VerifiedProgram> programs;
-    for (std::size_t i = 0; i < memory_->num_programs(); ++i) {
-      programs.push_back(memory_->program(i));
+    for (std::size_t i = 0; i < device().num_programs(); ++i) {
+      programs.push_back(device().program(i));
     }
     for (std::int32_t i = 0; i < num_workers; ++i) {
       MEGALITH_ASSIGN_OR_RETURN(cpu::Scratch scratch, cpu::Scratch::Allocate(programs, i));
@@ -82,25 +82,19 @@ class CpuEngine : public Executor {
     if (abandon_.load(std::memory_order_relaxed)) {
       return Fail(ErrorCode::kInternal, "the engine has stopped: an earlier step was abandoned");
     }
-    MEGALITH_ASSIGN_OR_RETURN(const std::size_t index, memory_->BeginStep(input));
+    MEGALITH_ASSIGN_OR_RETURN(const std::size_t index, device().BeginStep(input));
     ProgramState& state = *states_[index];
     state.traced =
         step_log_.Begin(static_cast<std::int32_t>(index), longest_stream_[index], input, rings_);
     Status status = RunWorkers(state);
     if (status && state.traced) step_log_.End();
-    memory_->FinishStep(index, status.has_value());
+    device().FinishStep(index, status.has_value());
     if (!status) return tl::unexpected<Error>(std::move(status).error());
-    return memory_->Output(index);
+    return device().Output(index);
   }
 
-  Status Truncate(std::int32_t slot, std::int32_t length) override {
-    return memory_->Truncate(slot, length);
-  }
-  Status ReleaseSlot(std::int32_t slot) override { return memory_->ReleaseSlot(slot); }
-  const ExecutorLimits& limits() const override { return memory_->limits(); }
-  const DeviceMemory& memory() const override { return *memory_; }
   void TraceEveryStep() override { step_log_.TraceEveryStep(); }
-  program::Trace ReadTrace() const override { return step_log_.Read(rings_, *memory_); }
+  program::Trace ReadTrace() const override { return step_log_.Read(rings_, device()); }
 
   std::string Describe() const override {
     const WorkerPlacement& placement = options_.placement;
@@ -113,10 +107,10 @@ class CpuEngine : public Executor {
   /// Room for the records asked for, and for two steps however long they are.
   void KeepTrace() {
     std::size_t num_records = options_.trace_records;
-    for (std::size_t i = 0; i < memory_->num_programs(); ++i) {
+    for (std::size_t i = 0; i < device().num_programs(); ++i) {
       std::size_t& longest = longest_stream_.emplace_back(0);
       for (std::size_t worker = 0; worker < workers_.size(); ++worker) {
-        longest = std::max(longest, cpu::InstructionsInStep(*memory_->program(i), worker));
+        longest = std::max(longest, cpu::InstructionsInStep(*device().program(i), worker));
       }
       if (num_records > 0) num_records = std::max(num_records, 2 * longest);
     }
@@ -229,7 +223,6 @@ class CpuEngine : public Executor {
     while (start_.Load() == seen) start_.Sleep(seen, -1);
   }
 
-  std::unique_ptr<DeviceMemory> memory_;
   CpuEngineOptions options_;
   cpu::StepFailure failure_;
   std::atomic<bool> abandon_{false};

@@ -37,42 +37,36 @@ class Interpreter : public Executor {
  public:
   Interpreter(std::unique_ptr<DeviceMemory> memory, const PackedWeights& weights,
               ReferenceOptions options)
-      : memory_(std::move(memory)),
+      : Executor(std::move(memory)),
         weights_(weights),
         options_(std::move(options)),
         random_(options_.interleaving_seed) {
-    for (std::size_t i = 0; i < memory_->num_programs(); ++i) {
-      states_.emplace_back(*memory_->program(i));
+    for (std::size_t i = 0; i < device().num_programs(); ++i) {
+      states_.emplace_back(*device().program(i));
     }
   }
 
   Result<StepOutput> Step(const StepInput& input) override {
-    MEGALITH_ASSIGN_OR_RETURN(const std::size_t index, memory_->BeginStep(input));
+    MEGALITH_ASSIGN_OR_RETURN(const std::size_t index, device().BeginStep(input));
     const kernels::ScopedFlushDenormals flush;
     Status status = RunWorkers(index);
-    memory_->FinishStep(index, status.has_value());
+    device().FinishStep(index, status.has_value());
     if (!status) {
-      states_[index] = ProgramState(*memory_->program(index));  // counters of a half-run step
+      states_[index] = ProgramState(*device().program(index));  // counters of a half-run step
       return tl::unexpected<Error>(std::move(status).error());
     }
-    return memory_->Output(index);
+    return device().Output(index);
   }
 
-  Status Truncate(std::int32_t slot, std::int32_t length) override {
-    return memory_->Truncate(slot, length);
-  }
-  Status ReleaseSlot(std::int32_t slot) override { return memory_->ReleaseSlot(slot); }
-  const ExecutorLimits& limits() const override { return memory_->limits(); }
-  const DeviceMemory& memory() const override { return *memory_; }
   std::string Describe() const override {
     return fmt::format(
-        "reference interpreter, {} workers in turn, {}", memory_->program(0)->num_workers,
+        "reference interpreter, {} workers in turn, {}", device().program(0)->num_workers,
         options_.numerics.order == kernels::DotOrder::kSplitPairs ? "split pairs" : "joined pairs");
   }
 
  private:
   Status RunWorkers(std::size_t index) {
-    const Program& program = *memory_->program(index);
+    const Program& program = *device().program(index);
     ProgramState& state = states_[index];
     for (const std::uint32_t counter : state.targets.host_counters()) ++state.counters[counter];
     std::vector<std::int32_t> turns(static_cast<std::size_t>(program.num_workers));
@@ -96,7 +90,7 @@ class Interpreter : public Executor {
 
   /// Runs the worker until it has to wait or has finished the step; says whether it ran anything.
   Result<bool> RunUntilBlocked(std::size_t index, std::int32_t worker, WorkerPosition* position) {
-    const Program& program = *memory_->program(index);
+    const Program& program = *device().program(index);
     ProgramState& state = states_[index];
     bool moved = false;
     while (position->visit < program.visits.size()) {
@@ -113,9 +107,9 @@ class Interpreter : public Executor {
           state.counters[instruction.wait_counter] < Target(state, *position, instruction)) {
         return moved;
       }
-      const ProgramMemory& memory = memory_->program_memory(index);
+      const ProgramMemory& memory = device().program_memory(index);
       const InstructionView view{program, visit, stream, instruction, worker, memory, weights_};
-      MEGALITH_RETURN_IF_ERROR(reference::Execute<Act>(view, memory_.get(), options_.numerics));
+      MEGALITH_RETURN_IF_ERROR(reference::Execute<Act>(view, &device(), options_.numerics));
       if (options_.observer &&
           !options_.observer({static_cast<std::int64_t>(position->visit), worker,
                               static_cast<std::int64_t>(position->instruction), memory})) {
@@ -162,7 +156,6 @@ class Interpreter : public Executor {
     return {};
   }
 
-  std::unique_ptr<DeviceMemory> memory_;
   const PackedWeights& weights_;
   ReferenceOptions options_;
   std::mt19937_64 random_;

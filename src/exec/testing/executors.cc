@@ -44,7 +44,6 @@ Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoi
   options.num_drafts = spec.num_drafts;
   MEGALITH_ASSIGN_OR_RETURN(program::Program program,
                             program::Compile(checkpoint.model(), options));
-  if (spec.num_pages > 0) program.state.num_pages = spec.num_pages;
   if (spec.max_active_experts > 0) {
     program.registers[static_cast<std::size_t>(program::Register::kActiveExperts)].max_value =
         spec.max_active_experts;

@@ -143,9 +143,13 @@ class Compiler {
     state.num_mla_layers = static_cast<std::int32_t>(model_.CountLayers(model::Mixer::kMla));
     state.page_tokens = options_.page_tokens;
     state.max_positions = options_.max_positions;
-    state.num_pages = options_.num_slots * CeilDiv(options_.max_positions, options_.page_tokens);
+    state.num_pages = options_.num_pages > 0 ? options_.num_pages : PagesOfAllSlots();
     state.states_per_slot = options_.max_drafts + 1;
     if (options_.drafter != nullptr) state.draft_positions = DraftPositions();
+  }
+
+  std::int32_t PagesOfAllSlots() const {
+    return options_.num_slots * CeilDiv(options_.max_positions, options_.page_tokens);
   }
 
   void SetDraftShape() {
