@@ -92,6 +92,7 @@ class Engine {
   const model::Model& model() const { return checkpoint_.model(); }
   const weights::Checkpoint& checkpoint() const { return checkpoint_; }
   exec::Executor& executor() { return *executor_; }
+  const exec::Executor& executor() const { return *executor_; }
   /// What steps of each kind have cost: shared by the sequences, kept up by those that run.
   StepCosts& step_costs() { return step_costs_; }
   /// A CPU executor with workers, state and Programs of its own on the same packed weights, which

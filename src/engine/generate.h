@@ -2,40 +2,18 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/cancel.h"
 #include "base/result.h"
 #include "engine/draft_controller.h"
+#include "engine/draft_options.h"
 #include "engine/generator.h"
 #include "engine/sequence.h"
 #include "kernels/sampling.h"
 
 namespace megalith::engine {
-
-struct DraftProposal {
-  std::vector<std::int32_t> drafts;
-  std::vector<float> confidence;  ///< exec::RunOutput::confidence; empty if not known
-};
-
-/// Proposes up to `max_drafts` tokens to follow `tokens`: everything so far, the newest token last.
-/// The proposal comes empty. Any tokens are allowed, none too.
-using DraftProposer = std::function<void(std::span<const std::int32_t> tokens,
-                                         std::int32_t max_drafts, DraftProposal* proposal)>;
-
-/// Proposes what followed when the text last read like now (NgramDrafter). Holds the text: for one
-/// sequence at a time.
-DraftProposer MakeNgramProposer();
-
-/// Drafting never changes what is generated.
-struct DraftOptions {
-  std::int32_t max_drafts = 0;         ///< verified at once, at most the engine's; 0: no drafting
-  std::optional<std::int32_t> always;  ///< verify so many whenever they are there; empty: so many
-                                       ///< as pay, see DraftController
-  DraftProposer proposer;              ///< empty: the engine's drafter
-};
 
 struct GenerateOptions {
   std::int64_t max_tokens = 0;  ///< >= 1
@@ -61,8 +39,8 @@ using TokenCallback = std::function<bool(std::int32_t token)>;
 
 /// Makes `prompt` the content of the sequence (reusing what it holds of it) and continues it. The
 /// last chosen token is not run through the model: whatever was drafted, the sequence ends as if
-/// each token had been decoded alone. Errors: CheckSampling, Sequence::Append; kUsage for drafting
-/// that the engine was not loaded for.
+/// each token had been decoded alone. Errors: Generation::Check, Executor::Step; kCancelled during
+/// the prompt, kNumeric if the logits are no distribution. After an error the sequence is empty.
 Result<GenerateResult> Generate(Sequence& sequence, std::span<const std::int32_t> prompt,
                                 const GenerateOptions& options, const TokenCallback& on_token);
 

@@ -62,6 +62,16 @@ Result<exec::RunOutput> Sequence::Append(std::span<const std::int32_t> tokens,
   }
 }
 
+Result<exec::StepOutput> Sequence::Step(const exec::Run& run,
+                                        std::span<const std::int32_t> tokens) {
+  MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput step,
+                            engine_.executor().Step({{&run, 1}, tokens, {}}));
+  const std::int32_t rejected = run.num_drafts - step.runs().front().num_accepted;
+  const std::size_t kept = tokens.size() - static_cast<std::size_t>(rejected);
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(kept));
+  return step;
+}
+
 /// `continuation` null: more tokens follow, nothing is chosen.
 Result<exec::RunOutput> Sequence::RunStep(std::span<const std::int32_t> tokens,
                                           const Continuation* continuation) {
@@ -75,12 +85,8 @@ Result<exec::RunOutput> Sequence::RunStep(std::span<const std::int32_t> tokens,
     run.next_drafts = continuation->next_drafts;
     run.sampling = continuation->sampling;
   }
-  MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput step,
-                            engine_.executor().Step({{&run, 1}, tokens, {}}));
+  MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput step, Step(run, tokens));
   const exec::RunOutput& output = step.runs().front();
-  const std::int32_t rejected = run.num_drafts - output.num_accepted;
-  const std::size_t kept = tokens.size() - static_cast<std::size_t>(rejected);
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(kept));
   if (continuation != nullptr && output.tokens[static_cast<std::size_t>(output.num_accepted)] < 0) {
     // Chosen once more, to say what is wrong.
     const auto logits = step.Row(output.first_logit_row + output.num_accepted);

@@ -34,6 +34,7 @@ class Sequence {
   Sequence& operator=(const Sequence&) = delete;
 
   Engine& engine() const { return engine_; }
+  std::int32_t slot() const { return slot_; }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
   /// Tokens that may still be appended.
   std::int64_t room() const {
@@ -50,6 +51,11 @@ class Sequence {
                                  const Continuation& continuation,
                                  const CancelFlag* cancel = nullptr,
                                  const StepCallback& on_step = {});
+
+  /// Runs `tokens` as one step of this sequence alone; `run` is for its slot and length. The
+  /// sequence grows by the tokens that are no drafts and the drafts that are accepted. Errors:
+  /// those of Executor::Step.
+  Result<exec::StepOutput> Step(const exec::Run& run, std::span<const std::int32_t> tokens);
 
   /// Takes back the last tokens, to `length`: only drafts that the last Append accepted.
   Status Truncate(std::size_t length);
