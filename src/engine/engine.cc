@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
+#include "base/align.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/topology.h"
@@ -108,6 +110,7 @@ Status Engine::Compile(const EngineOptions& options) {
       CompileOptionsFor(topology, options.num_workers, max_positions_);
   num_workers_ = compile.num_workers;
   compile.num_slots = options.num_sequences;
+  MEGALITH_ASSIGN_OR_RETURN(compile.num_pages, NumPages(options, compile.page_tokens));
 
   if (options.max_drafts < 0 || options.max_drafts > program::kMaxDrafts) {
     return Fail(ErrorCode::kUsage, "drafts: 0 to {} expected, {} given", program::kMaxDrafts,
@@ -124,15 +127,47 @@ Status Engine::Compile(const EngineOptions& options) {
   return {};
 }
 
+Result<std::int32_t> Engine::NumPages(const EngineOptions& options,
+                                      std::int32_t page_tokens) const {
+  if (options.cache_positions < 0 || options.prefix_cache_bytes < 0) {
+    return Fail(ErrorCode::kUsage, "cache: {} positions and {} bytes given, at least 0 expected",
+                options.cache_positions, options.prefix_cache_bytes);
+  }
+  if (options.cache_positions > 0 && options.cache_positions < max_positions_) {
+    return Fail(ErrorCode::kUsage, "cache: {} positions cannot hold a sequence of {}",
+                options.cache_positions, max_positions_);
+  }
+  const std::int64_t pages =
+      options.cache_positions > 0
+          ? CeilDiv(options.cache_positions, std::int64_t{page_tokens})
+          : std::int64_t{options.num_sequences} * CeilDiv(max_positions_, page_tokens);
+  const std::int64_t position_bytes = model().CountLayers(model::Mixer::kMla) *
+                                      (model().mla.kv_lora_rank + model().mla.qk_rope_head_dim) *
+                                      DTypeBytes(options.activation_dtype);
+  const std::int64_t snapshot_pages =
+      position_bytes == 0 ? 0 : options.prefix_cache_bytes / (position_bytes * page_tokens);
+  if (pages + snapshot_pages > std::numeric_limits<std::int32_t>::max()) {
+    return Fail(ErrorCode::kOutOfMemory, "cache: {} pages of {} positions are too many",
+                pages + snapshot_pages, page_tokens);
+  }
+  return static_cast<std::int32_t>(pages + snapshot_pages);
+}
+
 /// Row buckets for one token, for the end of a prompt or a verified block, and for a whole step;
-/// with a drafter the latter two also with proposals: as many as may be verified, and few.
+/// for several sequences also those between. With a drafter all but the first also with proposals:
+/// as many as may be verified, and few.
 std::vector<Engine::ProgramShape> Engine::Shapes(const EngineOptions& options) const {
   std::vector<ProgramShape> shapes = {{}};
   const std::int32_t largest = program::RowBucket(rows_per_step_);
   const std::int32_t block = program::RowBucket(std::max(options.max_drafts + 1, kSmallStep));
-  std::vector<std::int32_t> buckets;
-  if (largest > block) buckets.push_back(block);
-  if (largest > 1) buckets.push_back(largest);
+  std::set<std::int32_t> buckets;
+  if (largest > block) buckets.insert(block);
+  if (largest > 1) buckets.insert(largest);
+  if (options.num_sequences > 1) {
+    for (std::int32_t rows = 2; rows < largest; rows = program::RowBucket(rows + 1)) {
+      buckets.insert(rows);
+    }
+  }
   for (const std::int32_t rows : buckets) shapes.push_back({rows, 0, 0});
   if (checkpoint_.drafter() == nullptr || options.max_drafts == 0) return shapes;
   const auto most = static_cast<std::int32_t>(

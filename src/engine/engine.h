@@ -44,10 +44,12 @@ struct EngineOptions {
   DType activation_dtype = DType::kBf16;  ///< kF32: no activation rounding (portable path only)
   std::int32_t num_sequences = 1;         ///< that may be alive at once
   std::int32_t max_positions = 0;         ///< longest sequence; 0: what the model allows
-  std::int32_t rows_per_step = 256;       ///< largest step; prompts are cut into such steps
-  std::int32_t logit_rows_per_step = 1;   ///< most rows of a step whose logits are wanted
-  std::string drafter;                    ///< folder of a drafter; empty: none
-  std::int32_t max_drafts = 0;            ///< of a sequence, verified in one step
+  std::int64_t cache_positions = 0;      ///< of all sequences together; 0: of num_sequences longest
+  std::int64_t prefix_cache_bytes = 0;   ///< cache pages for so much are added, for snapshots
+  std::int32_t rows_per_step = 256;      ///< largest step; prompts are cut into such steps
+  std::int32_t logit_rows_per_step = 1;  ///< most rows of a step whose logits are wanted
+  std::string drafter;                   ///< folder of a drafter; empty: none
+  std::int32_t max_drafts = 0;           ///< of a sequence, verified in one step
   HugePages huge_pages = HugePages::kMadvise;
   std::string packed_cache;  ///< folder of packed-cache files; empty: none (exec::PackOptions)
   exec::CacheUse packed_cache_use = exec::CacheUse::kMap;
@@ -106,6 +108,7 @@ class Engine {
   std::int32_t num_workers() const { return num_workers_; }
   std::int32_t max_positions() const { return max_positions_; }
   std::int32_t rows_per_step() const { return rows_per_step_; }
+  std::int32_t num_sequences() const { return options_.num_sequences; }
   /// Content hash of the one-row Program.
   const std::string& program_hash() const { return program_hash_; }
   /// Weight bytes that one decoded token reads, without padding.
@@ -123,6 +126,7 @@ class Engine {
   };
 
   Status Compile(const EngineOptions& options);
+  Result<std::int32_t> NumPages(const EngineOptions& options, std::int32_t page_tokens) const;
   std::vector<ProgramShape> Shapes(const EngineOptions& options) const;
   Result<std::vector<program::VerifiedProgram>> CompileShapes(
       program::CompileOptions compile, const std::vector<ProgramShape>& shapes,

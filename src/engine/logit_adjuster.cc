@@ -45,7 +45,8 @@ LogitAdjuster::LogitAdjuster(const LogitChanges& changes,
       bias_(changes.bias.begin(), changes.bias.end()) {
   for (const auto& [token, bias] : changes.bias) ChangeOf(token).addend = bias;
   if (changes.repetition_penalty == 1.0f) return;
-  for (const std::int32_t token : prompt) ChangeOf(token).divisor = changes.repetition_penalty;
+  in_prompt_.insert(prompt.begin(), prompt.end());
+  for (const std::int32_t token : in_prompt_) ChangeOf(token).divisor = changes.repetition_penalty;
 }
 
 bool LogitAdjuster::HasPenalties() const {
@@ -66,9 +67,10 @@ void LogitAdjuster::Count(std::int32_t token, std::int32_t times) {
   const std::int32_t count = generated_[token] += times;
   kernels::LogitChange& change = ChangeOf(token);
   const auto bias = bias_.find(token);
+  const bool was_seen = count > 0 || in_prompt_.contains(token);
+  change.divisor = was_seen ? changes_.repetition_penalty : 1.0f;
   change.addend = bias == bias_.end() ? 0.0f : bias->second;
   if (count > 0) {
-    change.divisor = changes_.repetition_penalty;
     change.addend -=
         changes_.presence_penalty + changes_.frequency_penalty * static_cast<float>(count);
   }

@@ -39,13 +39,20 @@ void PrefixCache::Insert(std::span<const std::int32_t> tokens,
 
 bool PrefixCache::Evict() {
   if (entries_.empty()) return false;
-  const Entry& oldest = entries_.back();
-  Account(*oldest.snapshot, -1);
-  index_.Remove(oldest.id);
-  by_id_.erase(oldest.id);
-  entries_.pop_back();
+  Drop(std::prev(entries_.end()));
   ++num_evictions_;
   return true;
+}
+
+void PrefixCache::Remove(std::span<const std::int32_t> tokens) {
+  if (const auto id = index_.Find(tokens)) Drop(by_id_.at(*id));
+}
+
+void PrefixCache::Drop(std::list<Entry>::iterator entry) {
+  Account(*entry->snapshot, -1);
+  index_.Remove(entry->id);
+  by_id_.erase(entry->id);
+  entries_.erase(entry);
 }
 
 std::string PrefixCache::ExplainMiss(std::span<const std::int32_t> prompt,

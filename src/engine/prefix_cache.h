@@ -34,6 +34,9 @@ class PrefixCache {
   /// limit.
   void Insert(std::span<const std::int32_t> tokens, std::shared_ptr<const exec::Snapshot> snapshot);
 
+  /// Drops the snapshot of that sequence, if it is there.
+  void Remove(std::span<const std::int32_t> tokens);
+
   /// Drops the least recently used snapshot, so that its pages can be used. False if there is none.
   bool Evict();
 
@@ -51,6 +54,7 @@ class PrefixCache {
     std::shared_ptr<const exec::Snapshot> snapshot;
   };
 
+  void Drop(std::list<Entry>::iterator entry);
   void Account(const exec::Snapshot& snapshot, std::int32_t holders);
 
   std::int64_t limit_bytes_;

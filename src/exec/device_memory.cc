@@ -522,6 +522,11 @@ std::vector<std::span<std::byte>> DeviceMemory::PageContents(std::int32_t length
   return contents;
 }
 
+std::int64_t DeviceMemory::page_bytes() const {
+  const program::StateLayout& layout = programs_.front()->state;
+  return layout.num_mla_layers * layout.page_tokens * cache_.columns * DTypeBytes(cache_.dtype);
+}
+
 void DeviceMemory::CopyPage(Sequences::PageCopy copy) {
   if (copy.from < 0) return;
   const program::StateLayout& layout = programs_.front()->state;

@@ -138,6 +138,8 @@ class DeviceMemory {
 
   const ExecutorLimits& limits() const { return limits_; }
   const MemorySizes& sizes() const { return sizes_; }
+  /// Of one cache page, all layers together.
+  std::int64_t page_bytes() const;
   std::size_t num_programs() const { return programs_.size(); }
   const program::VerifiedProgram& program(std::size_t index) const { return programs_[index]; }
   const ProgramMemory& program_memory(std::size_t index) const { return program_memory_[index]; }

@@ -1,0 +1,134 @@
+#pragma once
+
+// Many sequences in one engine: a thread of its own runs one step after the other, each with the
+// next tokens of every answer and slices of the prompts that wait. What a sequence is given never
+// depends on the others.
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/draft_options.h"
+#include "engine/engine.h"
+#include "engine/generation.h"
+#include "engine/generator.h"
+#include "engine/prefix_cache.h"
+
+namespace megalith::engine {
+
+struct SchedulerOptions {
+  std::size_t max_queued = 64;  ///< requests that wait; more are refused
+  /// Most rows of prompts in a step that also goes on with answers: bounds the pause they see.
+  std::int32_t prompt_rows_beside_answers = 64;
+  /// Most of the time that prompts may take from running answers, in (0, 1].
+  double prompt_share = 0.2;
+  std::int32_t max_drafts = 0;          ///< as DraftOptions
+  std::optional<std::int32_t> always;   ///< as DraftOptions
+  bool ngram = false;                   ///< proposals from the text instead of the engine's drafter
+  std::int64_t prefix_cache_bytes = 0;  ///< of snapshots in memory
+  std::int32_t snapshot_spacing = 1024;  ///< tokens of a prompt between snapshots
+};
+
+class Scheduler : public Generator {
+ public:
+  /// Starts the thread. Nobody else may run steps on `engine`, which must outlive the scheduler.
+  /// Errors: kUsage for options that make no sense.
+  static Result<std::unique_ptr<Scheduler>> Start(Engine& engine, const SchedulerOptions& options);
+  /// Whatever runs or waits ends with FinishReason::kCancelled.
+  ~Scheduler() override;
+
+  std::int64_t max_positions() const override { return engine_.max_positions(); }
+  Result<GenerationId> Submit(GenerationRequest request,
+                              std::shared_ptr<GenerationListener> listener) override;
+  void Cancel(GenerationId id) override;
+  GeneratorStatus GetStatus() const override;
+
+ private:
+  struct Waiting {
+    GenerationId id = 0;
+    GenerationRequest request;
+    std::shared_ptr<GenerationListener> listener;
+    std::int64_t submitted_ns = 0;
+  };
+  struct Running;
+  /// A run of the step that is being put together.
+  struct Part {
+    Running* running;
+    bool is_prompt;
+    Generation::Plan plan;
+    std::int64_t first_logits;  ///< among StepInput::logit_rows
+  };
+
+  Scheduler(Engine& engine, const SchedulerOptions& options);
+
+  DraftOptions MakeDrafting() const;
+  std::int64_t PagesFor(const GenerationRequest& request) const;
+
+  void Loop();
+  /// False: it is time to end.
+  bool WaitForWork();
+  void TakeCancelled();
+  void Admit();
+  std::optional<Waiting> TakeNext();
+  void Begin(Waiting waiting);
+  void RestorePrefix(Running& running);
+
+  void RunStep();
+  void PlanStep();
+  void PlanAnswers();
+  void PlanPrompts();
+  std::int32_t PromptRows(bool beside_answers) const;
+  void AddPart(Running& running, std::int32_t max_rows);
+  Result<exec::StepOutput> Step();
+  void TakeStep(const exec::StepOutput& step, double seconds);
+  Status TakePart(const Part& part, const exec::StepOutput& step, std::size_t index,
+                  double seconds);
+  void KeepShare(double seconds);
+
+  void SaveSnapshot(Running& running);
+  void Finish(Running& running, const Status& status);
+  void Tell(Running& running, const Status& status);
+  void RemoveFinished();
+  void CancelAll();
+  void Publish();
+
+  Engine& engine_;
+  const SchedulerOptions options_;
+
+  // Of the thread alone.
+  PrefixCache cache_;
+  std::vector<std::unique_ptr<Running>> running_;
+  std::vector<std::int32_t> free_slots_;
+  std::int64_t reserved_pages_ = 0;  // for running generations at their longest
+  std::size_t turn_ = 0;             // whose rows come first in the next step
+  std::vector<Part> parts_;
+  std::vector<exec::Run> runs_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int32_t> logit_rows_;
+  std::int64_t num_logit_rows_ = 0;
+  /// Time that prompts may still take from answers; below 0: they have taken more.
+  double prompt_credit_seconds_ = 0.0;
+  double answer_step_seconds_ = 0.0;  // of steps without prompts, lately
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  // Under mutex_.
+  std::deque<Waiting> queue_;
+  std::unordered_set<GenerationId> cancelled_;
+  GenerationId next_id_ = 1;
+  bool stop_ = false;
+  std::optional<Error> broken_;  // the executor can run no more steps
+  GeneratorStatus status_;       // generations: running ones only
+
+  std::thread thread_;
+};
+
+}  // namespace megalith::engine
