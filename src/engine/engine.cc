@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,6 +13,7 @@
 #include "base/log.h"
 #include "base/topology.h"
 #include "exec/cpu/engine.h"
+#include "exec/packed_cache.h"
 #include "exec/reference/interpreter.h"
 #include "program/compile/compile.h"
 
@@ -234,6 +237,17 @@ Result<Variant> Engine::MakeVariant(const VariantOptions& options) const {
   MEGALITH_ASSIGN_OR_RETURN(variant.executor,
                             exec::MakeCpuEngine(variant.programs, *weights_, std::move(cpu)));
   return variant;
+}
+
+Result<std::string> Engine::StateIdentity() const {
+  MEGALITH_ASSIGN_OR_RETURN(const exec::PackedCacheKey key, exec::MakeCheckpointKey(checkpoint_));
+  const program::StateLayout& state = programs_.front()->state;
+  const std::string settings =
+      fmt::format("{} {} {} {} {} {}", isa_name_, DTypeName(options_.activation_dtype),
+                  program::DenseFormatsText(options_.dense), options_.lora_norm_uses_rms_eps,
+                  state.page_tokens, state.draft_positions);
+  return fmt::format("{:016x}{:016x}{:016x}", key[0], key[1],
+                     XXH3_64bits(settings.data(), settings.size()));
 }
 
 Status Engine::MakeExecutor(const EngineOptions& options) {

@@ -109,6 +109,9 @@ class Engine {
   std::int32_t max_positions() const { return max_positions_; }
   std::int32_t rows_per_step() const { return rows_per_step_; }
   std::int32_t num_sequences() const { return options_.num_sequences; }
+  /// What the bits of a sequence's state depend on: the checkpoint's files, the numbers computed
+  /// with, the drafter. Letters and digits. Errors: kIo, kNotFound for a file that is gone.
+  Result<std::string> StateIdentity() const;
   /// Content hash of the one-row Program.
   const std::string& program_hash() const { return program_hash_; }
   /// Weight bytes that one decoded token reads, without padding.

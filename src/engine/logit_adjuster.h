@@ -55,7 +55,7 @@ class LogitAdjuster {
   std::unordered_map<std::int32_t, std::int32_t> generated_;
   std::unordered_map<std::int32_t, float> bias_;
   std::unordered_set<std::int32_t> in_prompt_;  // only with a repetition penalty
-  std::vector<Row> rows_;  // reused
+  std::vector<Row> rows_;                       // reused
   std::vector<kernels::LogitAdjustment> adjustments_;
   std::size_t num_drafts_ = 0;
 };

@@ -93,6 +93,7 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Start(Engine& engine,
   any.prompt = {0};
   any.max_tokens = 1;
   MEGALITH_RETURN_IF_ERROR(Generation::Check(any, scheduler->MakeDrafting(), engine));
+  MEGALITH_RETURN_IF_ERROR(scheduler->OpenStore());
   scheduler->thread_ = std::thread([self = scheduler.get()] { self->Loop(); });
   return scheduler;
 }
@@ -107,6 +108,17 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
   status_.max_running = free_slots_.size();
   status_.max_queued = options.max_queued;
   status_.cache_limit_bytes = options.prefix_cache_bytes;
+}
+
+Status Scheduler::OpenStore() {
+  if (options_.prefix_store.empty()) return {};
+  PrefixStoreOptions store;
+  store.directory = options_.prefix_store;
+  MEGALITH_ASSIGN_OR_RETURN(store.identity, engine_.StateIdentity());
+  store.limit_bytes = options_.prefix_store_bytes;
+  store.max_positions = engine_.max_positions();
+  MEGALITH_ASSIGN_OR_RETURN(store_, PrefixStore::Open(store));
+  return {};
 }
 
 Scheduler::~Scheduler() {
@@ -187,6 +199,7 @@ void Scheduler::Loop() {
     Admit();
     Publish();
     if (!running_.empty()) RunStep();
+    if (store_ != nullptr) store_->ReleaseWritten();
     RemoveFinished();
   }
   CancelAll();
@@ -287,7 +300,7 @@ void Scheduler::RestorePrefix(Running& running) {
   const GenerationRequest& request = running.generation->request();
   if (!request.use_prefix_cache || request.prompt_logprobs || cache_.limit_bytes() == 0) return;
   std::size_t length = 0;
-  if (const auto snapshot = cache_.Find(request.prompt)) {
+  if (const auto snapshot = FindSnapshot(request.prompt)) {
     Status status = engine_.executor().Restore(*snapshot, running.slot);
     while (!status && status.error().code == ErrorCode::kOutOfMemory && cache_.Evict()) {
       status = engine_.executor().Restore(*snapshot, running.slot);
@@ -304,6 +317,22 @@ void Scheduler::RestorePrefix(Running& running) {
   }
   LogFormat(LogLevel::kInfo, "generation {}: {} of {} prompt tokens from the prefix cache: {}",
             running.id, length, request.prompt.size(), cache_.ExplainMiss(request.prompt, length));
+}
+
+/// From memory, or from the store if that has a longer one.
+std::shared_ptr<const exec::Snapshot> Scheduler::FindSnapshot(
+    std::span<const std::int32_t> prompt) {
+  auto snapshot = cache_.Find(prompt);
+  if (store_ == nullptr) return snapshot;
+  const std::size_t length = store_->FindLongest(prompt);
+  if (length <= (snapshot ? static_cast<std::size_t>(snapshot->length()) : 0)) return snapshot;
+  auto stored = store_->Read(prompt.first(length), engine_.executor());
+  while (!stored && stored.error().code == ErrorCode::kOutOfMemory && cache_.Evict()) {
+    stored = store_->Read(prompt.first(length), engine_.executor());
+  }
+  if (!stored) return snapshot;
+  cache_.Insert(prompt.first(length), *stored);
+  return *stored;
 }
 
 void Scheduler::RunStep() {
@@ -489,10 +518,7 @@ void Scheduler::Finish(Running& running, const Status& status) {
   const Generation& generation = *running.generation;
   if (status && generation.length() > 0) SaveSnapshot(running);
   if (status) {
-    for (auto& snapshot : running.snapshots) {
-      const auto length = static_cast<std::size_t>(snapshot->length());
-      cache_.Insert(generation.tokens().first(length), std::move(snapshot));
-    }
+    KeepSnapshots(running);
   } else if (running.summary.prompt.cached > 0) {
     // Should the fault have come from there, it must not come again.
     cache_.Remove(generation.tokens().first(running.summary.prompt.cached));
@@ -500,6 +526,20 @@ void Scheduler::Finish(Running& running, const Status& status) {
   running.snapshots.clear();
   static_cast<void>(engine_.executor().ReleaseSlot(running.slot));
   Tell(running, status);
+}
+
+/// In memory; on disk the end, and what many requests are likely to begin with.
+void Scheduler::KeepSnapshots(Running& running) {
+  const Generation& generation = *running.generation;
+  const std::vector<std::size_t>& boundaries = generation.request().boundaries;
+  for (auto& snapshot : running.snapshots) {
+    const auto length = static_cast<std::size_t>(snapshot->length());
+    const auto tokens = generation.tokens().first(length);
+    const bool is_end = length == generation.length();
+    const bool is_shared = !boundaries.empty() && length == boundaries.front();
+    if (store_ != nullptr && (is_end || is_shared)) store_->Write(tokens, snapshot);
+    cache_.Insert(tokens, std::move(snapshot));
+  }
 }
 
 /// Ends it for the listener and the counters.

@@ -11,6 +11,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
 #include <unordered_set>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "engine/generation.h"
 #include "engine/generator.h"
 #include "engine/prefix_cache.h"
+#include "engine/prefix_store.h"
 
 namespace megalith::engine {
 
@@ -35,12 +38,14 @@ struct SchedulerOptions {
   bool ngram = false;                   ///< proposals from the text instead of the engine's drafter
   std::int64_t prefix_cache_bytes = 0;  ///< of snapshots in memory
   std::int32_t snapshot_spacing = 1024;  ///< tokens of a prompt between snapshots
+  std::string prefix_store;              ///< folder of snapshots that outlive the process; or empty
+  std::int64_t prefix_store_bytes = std::int64_t{16} << 30;  ///< of its files
 };
 
 class Scheduler : public Generator {
  public:
   /// Starts the thread. Nobody else may run steps on `engine`, which must outlive the scheduler.
-  /// Errors: kUsage for options that make no sense.
+  /// Errors: kUsage for options that make no sense, those of PrefixStore::Open.
   static Result<std::unique_ptr<Scheduler>> Start(Engine& engine, const SchedulerOptions& options);
   /// Whatever runs or waits ends with FinishReason::kCancelled.
   ~Scheduler() override;
@@ -68,6 +73,7 @@ class Scheduler : public Generator {
   };
 
   Scheduler(Engine& engine, const SchedulerOptions& options);
+  Status OpenStore();
 
   DraftOptions MakeDrafting() const;
   std::int64_t PagesFor(const GenerationRequest& request) const;
@@ -80,6 +86,8 @@ class Scheduler : public Generator {
   std::optional<Waiting> TakeNext();
   void Begin(Waiting waiting);
   void RestorePrefix(Running& running);
+  std::shared_ptr<const exec::Snapshot> FindSnapshot(std::span<const std::int32_t> prompt);
+  void KeepSnapshots(Running& running);
 
   void RunStep();
   void PlanStep();
@@ -105,6 +113,7 @@ class Scheduler : public Generator {
 
   // Of the thread alone.
   PrefixCache cache_;
+  std::unique_ptr<PrefixStore> store_;  // null without a folder
   std::vector<std::unique_ptr<Running>> running_;
   std::vector<std::int32_t> free_slots_;
   std::int64_t reserved_pages_ = 0;  // for running generations at their longest

@@ -11,6 +11,7 @@
 
 #include "engine/generate.h"
 #include "exec/device_memory.h"
+#include "tools/temp_dir.h"
 
 namespace megalith::engine {
 namespace {
@@ -257,6 +258,29 @@ TEST(Scheduler, TheSamePromptAgainRunsItsLastTokenOnly) {
   const auto third = MustSubmit(*scheduler, uncached);
   EXPECT_EQ(third->Wait()->prompt.cached, 0U);
   EXPECT_EQ(first->Ids(), third->Ids());
+}
+
+TEST(Scheduler, AConversationGoesOnAfterARestart) {
+  const tools::TempDir temp;
+  const auto oracle = Load(1, 0, 0);
+  std::vector<std::int32_t> history = RandomTokens(3, 90);
+  std::size_t expected_cached = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    const auto engine = Load(2, 3);
+    SchedulerOptions options{.max_drafts = 3};
+    options.prefix_store = temp.path();
+    const auto scheduler = Start(*engine, options);
+    const auto request = Ask(history, 24);
+    const auto recorder = MustSubmit(*scheduler, request);
+    const auto& summary = recorder->Wait();
+    ASSERT_TRUE(summary) << summary.error().message;
+    EXPECT_EQ(summary->prompt.cached, expected_cached) << "turn " << turn;
+    EXPECT_EQ(recorder->Ids(), Alone(*oracle, request)) << "turn " << turn;
+    const auto answer = recorder->Ids();
+    history.insert(history.end(), answer.begin(), answer.end());
+    expected_cached = history.size() - 1;
+    history.insert(history.end(), {7, 8, 9});
+  }
 }
 
 TEST(Scheduler, PromptsThatPartAtABoundaryShareWhatIsBeforeIt) {

@@ -1,20 +1,16 @@
 #include "exec/packed_cache.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
+#include "base/atomic_file.h"
 #include "base/bf16.h"
 #include "base/units.h"
 #include "kernels/layout.h"
@@ -26,10 +22,6 @@ namespace {
 constexpr std::uint64_t kChunkBytes = std::uint64_t{8} << 20;
 /// Read and compared at a time: stays in the core's cache in between.
 constexpr std::uint64_t kReadBytes = std::uint64_t{256} << 10;
-
-tl::unexpected<Error> SystemError(const std::string& path, std::string_view what) {
-  return Fail(ErrorCode::kIo, "{}: {}: {}", path, what, std::strerror(errno));
-}
 
 class Hasher {
  public:
@@ -238,92 +230,13 @@ Status CompareChecksum(const PackedCacheJob& job, const PackedCacheHeader& heade
               header.checksums[index], have);
 }
 
-/// The file under its temporary name, which no two writers have at once.
-class CacheWriter {
- public:
-  explicit CacheWriter(std::string path) : path_(std::move(path)), temporary_(path_ + ".part") {}
-  CacheWriter(const CacheWriter&) = delete;
-  CacheWriter& operator=(const CacheWriter&) = delete;
-  ~CacheWriter() {
-    if (descriptor_ < 0) return;
-    if (is_mine_) ::unlink(temporary_.c_str());
-    ::close(descriptor_);
-  }
-
-  Status Open(std::uint64_t bytes) {
-    const std::string folder = std::filesystem::path(path_).parent_path().string();
-    if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
-      return SystemError(folder, "cannot be created");
-    }
-    struct statvfs space {};
-    if (::statvfs(folder.c_str(), &space) != 0) return SystemError(folder, "no file system");
-    const std::uint64_t free = std::uint64_t{space.f_bavail} * space.f_frsize;
-    if (free < bytes) {
-      return Fail(ErrorCode::kIo, "{}: {} needed, {} free there", path_, FormatBytes(bytes),
-                  FormatBytes(free));
-    }
-    descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) return SystemError(temporary_, "cannot be written");
-    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-      return Fail(ErrorCode::kUsage, "{}: another process is writing it", path_);
-    }
-    // Between opening and locking, another writer may have finished: then what is locked here is
-    // its file, under its final name.
-    struct stat mine {};
-    struct stat named {};
-    if (::fstat(descriptor_, &mine) != 0 || ::stat(temporary_.c_str(), &named) != 0 ||
-        mine.st_ino != named.st_ino || mine.st_dev != named.st_dev) {
-      return Fail(ErrorCode::kUsage, "{}: another process has just written it", path_);
-    }
-    is_mine_ = true;  // what a killed writer left is overwritten
-    if (::ftruncate(descriptor_, 0) != 0) return SystemError(temporary_, "cannot be emptied");
-    while (::fallocate(descriptor_, 0, 0, static_cast<off_t>(bytes)) != 0) {
-      if (errno == EINTR) continue;
-      if (errno != EOPNOTSUPP && errno != ENOSYS) {
-        return SystemError(temporary_, fmt::format("{} cannot be reserved", FormatBytes(bytes)));
-      }
-      if (::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0) break;
-      return SystemError(temporary_, "cannot be enlarged");
-    }
-    return {};
-  }
-
-  Status WriteAt(std::uint64_t offset, std::span<const std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t written =
-          ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return SystemError(temporary_, "cannot be written");
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-      offset += static_cast<std::uint64_t>(written);
-    }
-    return {};
-  }
-
-  Status Commit() {
-    if (::fsync(descriptor_) != 0) return SystemError(temporary_, "cannot be written to the disk");
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-      return SystemError(temporary_, fmt::format("cannot be renamed to {}", path_));
-    }
-    is_mine_ = false;
-    // The name too; a file system that cannot is no reason to fail, the bytes are checked anyway.
-    const std::string folder = std::filesystem::path(path_).parent_path().string();
-    const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor >= 0) {
-      static_cast<void>(::fsync(descriptor));
-      ::close(descriptor);
-    }
-    return {};
-  }
-
- private:
-  std::string path_;
-  std::string temporary_;
-  int descriptor_ = -1;
-  bool is_mine_ = false;
-};
-
 }  // namespace
+
+Result<PackedCacheKey> MakeCheckpointKey(const weights::Checkpoint& checkpoint) {
+  Hasher hasher;
+  MEGALITH_RETURN_IF_ERROR(AddCheckpoint(checkpoint, &hasher));
+  return hasher.Take();
+}
 
 Result<PackedCacheKey> MakePackedCacheKey(const weights::Checkpoint& checkpoint,
                                           const WeightLayout& layout) {
@@ -400,8 +313,8 @@ Status ReadPackedCache(const PackedCacheJob& job, std::span<std::byte* const> ar
 
 Status WritePackedCache(const PackedCacheJob& job, std::span<const std::byte* const> arenas) {
   PackedCacheHeader header = PlanPackedCache(job.key, job.arena_bytes, kChunkBytes);
-  CacheWriter writer(job.path);
-  MEGALITH_RETURN_IF_ERROR(writer.Open(header.file_bytes));
+  AtomicFile file(job.path);
+  MEGALITH_RETURN_IF_ERROR(file.Create(header.file_bytes));
   CrewState state("write packed cache", job.cancel);
   ChunkQueues queues(header);
   MEGALITH_RETURN_IF_ERROR(
@@ -410,11 +323,11 @@ Status WritePackedCache(const PackedCacheJob& job, std::span<const std::byte* co
           const std::span<const std::byte> part(arenas[chunk.arena] + chunk.begin,
                                                 static_cast<std::size_t>(chunk.bytes));
           header.checksums[index] = ChunkChecksum(part, index);
-          return writer.WriteAt(header.arenas[chunk.arena].offset + chunk.begin, part);
+          return file.WriteAt(header.arenas[chunk.arena].offset + chunk.begin, part);
         });
       }));
-  MEGALITH_RETURN_IF_ERROR(writer.WriteAt(0, SerializePackedCacheHeader(header)));
-  return writer.Commit();
+  MEGALITH_RETURN_IF_ERROR(file.WriteAt(0, SerializePackedCacheHeader(header)));
+  return file.Commit();
 }
 
 }  // namespace megalith::exec

@@ -20,6 +20,10 @@
 
 namespace megalith::exec {
 
+/// What tells a checkpoint's files from others: every shard's name, size, time of change and header.
+/// kIo, kNotFound: a shard cannot be looked at.
+Result<PackedCacheKey> MakeCheckpointKey(const weights::Checkpoint& checkpoint);
+
 /// What packed weights follow from: every shard's name, size, time of change and header; every
 /// place of the layout; and how this program packs each format (found by packing a sample). kIo,
 /// kNotFound: a shard cannot be looked at.

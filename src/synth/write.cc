@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <string_view>
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "base/units.h"
 
 namespace megalith::synth {
@@ -34,10 +34,6 @@ constexpr char kIndexName[] = "model.safetensors.index.json";
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr char kDrafterFolder[] = "dspark";
 constexpr std::string_view kUnfinished = ".part";
-
-tl::unexpected<Error> SystemError(const std::string& path, std::string_view what) {
-  return Fail(ErrorCode::kIo, "{}: {}: {}", path, what, std::strerror(errno));
-}
 
 class OpenFile {
  public:
@@ -67,15 +63,7 @@ class OpenFile {
   }
 
   Status WriteAt(std::uint64_t offset, std::span<const std::byte> bytes) const {
-    while (!bytes.empty()) {
-      const ssize_t written =
-          ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return SystemError(path_, "cannot be written");
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-      offset += static_cast<std::uint64_t>(written);
-    }
-    return {};
+    return WriteFully(descriptor_, path_, offset, bytes);
   }
 
   /// Onto the medium, and closed.
