@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "engine/generate.h"
+#include "engine/scheduler.h"
 
 namespace megalith::engine {
 namespace {
@@ -75,6 +77,83 @@ TEST(Lossless, EveryWayOfDraftingGivesTheTokensOfPlainDecoding) {
     ++index;
   }
   EXPECT_GT(accepted, 10'000);
+}
+
+/// Keeps the tokens; anybody may wait for the end.
+class Answer : public GenerationListener {
+ public:
+  bool OnToken(const GeneratedToken& token) override {
+    ids_.push_back(token.token);
+    return true;
+  }
+  void OnFinish(const Result<GenerationSummary>& summary) override { done_.set_value(summary); }
+  Result<GenerationSummary> Wait() { return done_.get_future().get(); }
+  const std::vector<std::int32_t>& ids() const { return ids_; }
+
+ private:
+  std::vector<std::int32_t> ids_;
+  std::promise<Result<GenerationSummary>> done_;
+};
+
+/// Each in two requests, the second of which goes on from a snapshot of the first, eight at a time.
+TEST(Lossless, RestoredPrefixesAndNeighboursGiveTheTokensOfPlainDecoding) {
+  constexpr std::int64_t kFirstTokens = 100;
+  EngineOptions load;
+  load.num_workers = 2;
+  load.drafter = std::string(kNano) + "/dspark";
+  load.max_drafts = 7;
+  load.max_positions = 512;
+  load.num_sequences = 8;
+  load.prefix_cache_bytes = std::int64_t{2} << 30;
+  const auto engine = Engine::Load(kNano, load).value();
+  std::vector<GenerationRequest> requests;
+  std::vector<std::vector<std::int32_t>> plain;
+  for (const std::vector<std::int32_t>& prompt : Prompts()) {
+    GenerationRequest request;
+    request.prompt = prompt;
+    if (requests.size() % 2 == 1) {
+      request.sampling = {.temperature = 0.8f, .top_p = 0.95f, .seed = requests.size()};
+    }
+    Sequence sequence(*engine, 0);
+    GenerateOptions options;
+    options.max_tokens = kNewTokens;
+    options.sampling = request.sampling;
+    plain.push_back(Generate(sequence, prompt, options, {}).value().ids);
+    requests.push_back(std::move(request));
+  }
+  for (const bool ngram : {false, true}) {
+    SchedulerOptions options;
+    options.max_drafts = 7;
+    options.ngram = ngram;
+    options.max_queued = kNumPrompts;
+    options.prefix_cache_bytes = load.prefix_cache_bytes;
+    const auto scheduler = Scheduler::Start(*engine, options).value();
+    const auto run = [&](const std::vector<GenerationRequest>& all) {
+      std::vector<std::shared_ptr<Answer>> answers;
+      for (const GenerationRequest& request : all) {
+        answers.push_back(std::make_shared<Answer>());
+        EXPECT_TRUE(scheduler->Submit(request, answers.back()));
+      }
+      return answers;
+    };
+    std::vector<GenerationRequest> parts = requests;
+    for (GenerationRequest& part : parts) part.max_tokens = kFirstTokens;
+    for (const auto& answer : run(parts)) ASSERT_TRUE(answer->Wait());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i].prompt.insert(parts[i].prompt.end(), plain[i].begin(),
+                             plain[i].begin() + kFirstTokens);
+      parts[i].max_tokens = kNewTokens - kFirstTokens;
+    }
+    const auto answers = run(parts);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto summary = answers[i]->Wait();
+      ASSERT_TRUE(summary) << summary.error().message;
+      EXPECT_EQ(summary->prompt.cached, parts[i].prompt.size() - 1) << "prompt " << i;
+      const std::vector<std::int32_t> rest(plain[i].begin() + kFirstTokens, plain[i].end());
+      ASSERT_EQ(answers[i]->ids(), rest) << "prompt " << i << (ngram ? ", ngram" : ", drafter");
+    }
+    EXPECT_GT(scheduler->GetStatus().accepted_tokens, 3'000U);
+  }
 }
 
 }  // namespace
