@@ -55,6 +55,7 @@ constexpr VendorRule kVendorRules[] = {
     {"CLI/", "apps/", true, "only the command line knows CLI11"},
     {"hwloc", "src/base/topology.cc", true, "topology.cc is the only file that knows hwloc"},
     {"simdjson", "src/", true, "slow to compile; it must not reach other folders"},
+    {"boost/", "src/serve/http/", true, "only the HTTP server knows Boost; slow to compile"},
     {"nlohmann/", "", true, "slow to compile; it must not reach other folders"},
     {"iostream", "apps/", true, "libraries do not print"},
 };

@@ -16,7 +16,9 @@ struct Header {
 };
 
 struct Request {
-  std::string id;      ///< unique in this process; also sent back as X-Request-Id and logged
+  /// The client's X-Request-Id if it is usable, else made; unique among the open requests of a
+  /// server. Also sent back as X-Request-Id and logged.
+  std::string id;
   std::string method;  ///< "GET"
   std::string path;    ///< without the query, percent-decoded
   std::string query;   ///< behind the "?", as it came
@@ -54,8 +56,10 @@ class Exchange {
   virtual bool Write(std::string piece) = 0;
   virtual void EndStream() = 0;
 
-  /// `callback` is called once if the client goes before the answer is complete; at once if it has
-  /// gone already. From any thread. Replaces an earlier callback.
+  /// `callback` is called once if the client goes before the answer is complete (Respond or
+  /// EndStream was called); at once if it has gone already. From any thread. Replaces an earlier
+  /// callback. Whichever comes first, the end of the answer or the call, also destroys the callback,
+  /// so it may hold the exchange.
   virtual void OnDisconnect(std::function<void()> callback) = 0;
 };
 
