@@ -58,8 +58,8 @@ class Exchange {
 
   /// `callback` is called once if the client goes before the answer is complete (Respond or
   /// EndStream was called); at once if it has gone already. From any thread. Replaces an earlier
-  /// callback. Whichever comes first, the end of the answer or the call, also destroys the callback,
-  /// so it may hold the exchange.
+  /// callback. Whichever comes first, the end of the answer or the call, also destroys the
+  /// callback, so it may hold the exchange.
   virtual void OnDisconnect(std::function<void()> callback) = 0;
 };
 
