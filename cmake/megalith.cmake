@@ -55,3 +55,17 @@ function(megalith_test name)
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
                        PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
 endfunction()
+
+# megalith_embed(<file> <output.cc> HEADER <header> FUNCTION <ns::Name>): a source that defines
+# `std::string_view ns::Name()`, the bytes of the file. The header declares it.
+function(megalith_embed input output)
+  cmake_parse_arguments(ARG "" "HEADER;FUNCTION" "" ${ARGN})
+  get_filename_component(input ${input} ABSOLUTE)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
+  add_custom_command(OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DINPUT=${input} -DOUTPUT=${output} -DHEADER=${ARG_HEADER}
+            -DFUNCTION=${ARG_FUNCTION} -P ${script}
+    DEPENDS ${input} ${script}
+    COMMENT "Embedding ${input}"
+    VERBATIM)
+endfunction()

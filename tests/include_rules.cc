@@ -30,7 +30,8 @@ const std::map<std::string, std::vector<std::string>>& Table() {
       {"engine", {"base", "exec", "program/compile", "weights", "model"}},
       {"bench", {"base", "engine", "exec", "program/compile", "kernels"}},
       {"serve/http", {"base"}},
-      {"serve", {"base", "engine", "text", "serve/http"}},
+      {"serve/web", {}},
+      {"serve", {"base", "engine", "text", "serve/http", "serve/web"}},
       {"apps", {"base", "serve", "engine", "synth", "bench", "text", "trace"}},
       // The installed interface stands alone.
       {"include/megalith", {}},
