@@ -9,6 +9,7 @@ namespace megalith::apps {
 void RegisterRun(CLI::App& app, Cli& cli);
 void RegisterChat(CLI::App& app, Cli& cli);
 void RegisterScore(CLI::App& app, Cli& cli);
+void RegisterServe(CLI::App& app, Cli& cli);
 void RegisterTokenize(CLI::App& app, Cli& cli);
 void RegisterDetokenize(CLI::App& app, Cli& cli);
 void RegisterInspect(CLI::App& app, Cli& cli);

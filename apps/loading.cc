@@ -107,7 +107,10 @@ Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory,
                 "MEGALITH_FORCE_ISA)",
                 kernels::IsaName(*options.isa));
   }
-  options.progress = bar.Callback();
+  options.progress = [&bar, also = std::move(options.progress)](const Progress& progress) {
+    bar.Update(progress);
+    if (also) also(progress);
+  };
   options.cancel = cli.cancel;
   MEGALITH_ASSIGN_OR_RETURN(std::unique_ptr<engine::Engine> engine,
                             engine::Engine::Load(directory, options));

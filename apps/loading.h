@@ -29,7 +29,8 @@ Status ApplyLoadOptions(const LoadOptions& load, engine::EngineOptions* options)
 /// Adds --dense alone, for commands that compile without loading.
 void AddDenseOption(CLI::App& command, std::string& dense);
 
-/// Loads with the common options and `load` applied, and a progress bar.
+/// Loads with the common options and `load` applied, and a progress bar beside
+/// EngineOptions::progress.
 Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory, const Cli& cli,
                                                    const LoadOptions& load,
                                                    engine::EngineOptions options);

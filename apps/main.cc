@@ -104,6 +104,7 @@ ExitCode Run(int argc, char** argv) {
   RegisterRun(app, cli);
   RegisterChat(app, cli);
   RegisterScore(app, cli);
+  RegisterServe(app, cli);
   RegisterTokenize(app, cli);
   RegisterDetokenize(app, cli);
   RegisterInspect(app, cli);

@@ -121,7 +121,9 @@ Status Scheduler::OpenStore() {
   return {};
 }
 
-Scheduler::~Scheduler() {
+Scheduler::~Scheduler() { Stop(); }
+
+void Scheduler::Stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -47,8 +47,11 @@ class Scheduler : public Generator {
   /// Starts the thread. Nobody else may run steps on `engine`, which must outlive the scheduler.
   /// Errors: kUsage for options that make no sense, those of PrefixStore::Open.
   static Result<std::unique_ptr<Scheduler>> Start(Engine& engine, const SchedulerOptions& options);
-  /// Whatever runs or waits ends with FinishReason::kCancelled.
   ~Scheduler() override;
+
+  /// Whatever runs or waits ends with FinishReason::kCancelled; nothing is accepted any more. When
+  /// it returns, no listener is called again.
+  void Stop();
 
   std::int64_t max_positions() const override { return engine_.max_positions(); }
   Result<GenerationId> Submit(GenerationRequest request,

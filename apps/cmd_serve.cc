@@ -1,0 +1,339 @@
+// megalith serve: one model for several people and tools at once.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "access_log.h"
+#include "base/log.h"
+#include "base/system_memory.h"
+#include "base/units.h"
+#include "build_commit.h"
+#include "commands.h"
+#include "console.h"
+#include "default_model.h"
+#include "drafting.h"
+#include "engine/scheduler.h"
+#include "exec/device_memory.h"
+#include "loading.h"
+#include "model/config.h"
+#include "serve/http/server.h"
+#include "serve/service.h"
+#include "serve/web/index_page.h"
+#include "text/generation_ids.h"
+#include "text/tokenizer.h"
+
+namespace megalith::apps {
+namespace {
+
+constexpr std::int64_t kDefaultContext = 32768;
+/// Of the memory that is free, for snapshots of sequences.
+constexpr std::uint64_t kCacheShare = 10;
+constexpr std::chrono::milliseconds kSignalPoll{50};
+
+struct ServeOptions {
+  std::string model;
+  LoadOptions load;
+  DraftChoice draft;
+  serve::http::ServerOptions http;
+  serve::ServiceOptions service;
+  engine::SchedulerOptions scheduler;
+
+  std::int32_t sequences = 8;
+  std::int64_t context = 0;
+  std::int64_t cache_positions = 0;
+  std::uint64_t prefix_cache_bytes = 0;
+  std::uint64_t prefix_store_bytes = std::uint64_t{16} << 30;
+  bool no_prefix_cache = false;
+  std::int32_t rows_per_step = 256;
+  std::vector<std::string> api_key_files;
+  std::string access_log;
+  bool no_ui = false;
+  double drain_seconds = 30.0;
+};
+
+/// One key a line; empty lines and those that begin with # are none.
+Status ReadKeys(const std::string& path, std::vector<std::string>* keys) {
+  MEGALITH_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  std::size_t count = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    line.erase(0, line.find_first_not_of(" \t\r"));
+    line.erase(line.find_last_not_of(" \t\r") + 1);
+    if (line.empty() || line.front() == '#') continue;
+    keys->push_back(line);
+    ++count;
+  }
+  // An empty file must not open the server to everybody.
+  if (count == 0) return Fail(ErrorCode::kUsage, "--api-key-file: {} holds no key", path);
+  return {};
+}
+
+/// Everything that can be refused before weights are read and a port is opened.
+struct Prepared {
+  std::string directory;
+  model::Model model;
+  text::Tokenizer tokenizer;
+  std::vector<text::TokenId> stop_ids;
+  Drafting drafting;
+};
+
+Result<Prepared> Prepare(ServeOptions& options) {
+  MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
+  MEGALITH_ASSIGN_OR_RETURN(model::Config config, model::ReadConfig(directory));
+  MEGALITH_ASSIGN_OR_RETURN(text::Tokenizer tokenizer,
+                            text::Tokenizer::Load(directory, config.model.vocab_size));
+  MEGALITH_ASSIGN_OR_RETURN(auto stop_ids, text::FindStopIds(directory, tokenizer));
+  MEGALITH_ASSIGN_OR_RETURN(Drafting drafting, ResolveDrafting(options.draft, directory));
+  for (const std::string& path : options.api_key_files) {
+    MEGALITH_RETURN_IF_ERROR(ReadKeys(path, &options.service.api_keys));
+  }
+  if (options.service.model.empty()) {
+    options.service.model = std::filesystem::weakly_canonical(directory).filename().string();
+  }
+  options.service.version = MEGALITH_VERSION;
+  if (!options.no_ui) options.service.index_page = serve::web::IndexPage();
+  return Prepared{directory, std::move(config.model), std::move(tokenizer), std::move(stop_ids),
+                  std::move(drafting)};
+}
+
+engine::EngineOptions EngineOptionsOf(const ServeOptions& options, const Prepared& prepared) {
+  engine::EngineOptions load;
+  load.num_sequences = options.sequences;
+  load.max_positions = static_cast<std::int32_t>(
+      options.context > 0 ? options.context
+                          : std::min(kDefaultContext, prepared.model.max_position_embeddings));
+  load.cache_positions = options.cache_positions;
+  load.prefix_cache_bytes = options.scheduler.prefix_cache_bytes;
+  load.rows_per_step = options.rows_per_step;
+  load.drafter = prepared.drafting.drafter;
+  load.max_drafts = prepared.drafting.options.max_drafts;
+  // What all answers need, and a few rows for prompts whose log probabilities are asked for.
+  load.logit_rows_per_step = options.sequences * (load.max_drafts + 1) + 16;
+  return load;
+}
+
+void ReportMemory(const engine::Engine& engine, const ServeOptions& options) {
+  const exec::MemorySizes& sizes = engine.executor().memory().sizes();
+  LogFormat(LogLevel::kInfo,
+            "{} sequences of up to {} tokens; state {}, cache pages {} (of them up to {} for the "
+            "prefix cache)",
+            engine.num_sequences(), engine.max_positions(),
+            FormatBytes(
+                static_cast<std::uint64_t>(sizes.kda_state + sizes.conv_state + sizes.draft_cache)),
+            FormatBytes(static_cast<std::uint64_t>(sizes.mla_cache)),
+            FormatBytes(static_cast<std::uint64_t>(options.scheduler.prefix_cache_bytes)));
+}
+
+/// What is asked to end in time; whoever still talks after `drain_seconds` is cut off.
+void Drain(serve::Service& service, serve::http::Server& server, const ServeOptions& options) {
+  LogFormat(LogLevel::kInfo, "ending: {} answers are given {} s, a second signal ends at once",
+            server.num_exchanges(), options.drain_seconds);
+  service.BeginDrain();
+  server.Stop(std::chrono::steady_clock::now() +
+              std::chrono::duration_cast<std::chrono::milliseconds>(
+                  std::chrono::duration<double>(options.drain_seconds)));
+}
+
+Status Serve(ServeOptions& options, const Cli& cli) {
+  MEGALITH_ASSIGN_OR_RETURN(Prepared prepared, Prepare(options));
+  std::unique_ptr<AccessLog> access_log;
+  if (!options.access_log.empty()) {
+    MEGALITH_ASSIGN_OR_RETURN(access_log, AccessLog::Open(options.access_log));
+    options.http.on_access = [&access_log](const serve::http::AccessRecord& record) {
+      access_log->Write(record);
+    };
+  }
+  if (options.no_prefix_cache) {
+    options.scheduler.prefix_cache_bytes = 0;
+  } else if (options.prefix_cache_bytes > 0) {
+    options.scheduler.prefix_cache_bytes = static_cast<std::int64_t>(options.prefix_cache_bytes);
+  } else {
+    options.scheduler.prefix_cache_bytes =
+        static_cast<std::int64_t>(ReadMemoryStatus().available_bytes / kCacheShare);
+  }
+  options.scheduler.prefix_store_bytes = static_cast<std::int64_t>(options.prefix_store_bytes);
+
+  // Destroyed from the last to the first: nobody is asked by a server that is gone.
+  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<engine::Scheduler> scheduler;
+  serve::Service service(options.service);
+  MEGALITH_ASSIGN_OR_RETURN(const std::unique_ptr<serve::http::Server> server,
+                            serve::http::Server::Start(options.http, [&service](auto exchange) {
+                              service.Handle(std::move(exchange));
+                            }));
+  // Health and progress are there while the weights are read.
+  const std::string host = options.http.host.find(':') == std::string::npos
+                               ? options.http.host
+                               : "[" + options.http.host + "]";
+  LogFormat(LogLevel::kInfo, "listening on http://{}:{}{}", host, server->port(),
+            options.no_ui ? "" : ", with a page to chat");
+  engine::EngineOptions load = EngineOptionsOf(options, prepared);
+  load.progress = [&service](const Progress& progress) {
+    if (progress.total == 0) return;
+    service.SetLoadProgress(static_cast<double>(progress.done) /
+                            static_cast<double>(progress.total));
+  };
+  MEGALITH_ASSIGN_OR_RETURN(engine,
+                            LoadEngine(prepared.directory, cli, options.load, std::move(load)));
+  ReportMemory(*engine, options);
+  options.scheduler.max_drafts = prepared.drafting.options.max_drafts;
+  options.scheduler.always = prepared.drafting.options.always;
+  options.scheduler.ngram = prepared.drafting.options.proposer != nullptr;
+  MEGALITH_ASSIGN_OR_RETURN(scheduler, engine::Scheduler::Start(*engine, options.scheduler));
+  service.SetModel({std::move(prepared.tokenizer), std::move(prepared.stop_ids), scheduler.get()});
+  LogFormat(LogLevel::kInfo, "ready: {} as \"{}\"", prepared.directory, options.service.model);
+
+  while (!cli.cancel->IsCancelled()) std::this_thread::sleep_for(kSignalPoll);
+  Drain(service, *server, options);
+  scheduler->Stop();
+  return {};
+}
+
+void AddServerOptions(CLI::App& command, ServeOptions& options) {
+  command.add_option("--host", options.http.host, "Address to listen at; 0.0.0.0 for everybody")
+      ->type_name("HOST")
+      ->capture_default_str();
+  command.add_option("--port", options.http.port, "Port; 0: any free one, which is printed")
+      ->type_name("PORT")
+      ->capture_default_str();
+  command
+      .add_option("--api-key", options.service.api_keys,
+                  "Key that clients must send; may be given more than once. It can be seen in the "
+                  "list of processes: better a file")
+      ->type_name("KEY");
+  command
+      .add_option("--api-key-file", options.api_key_files,
+                  "File with keys, one a line; may be given more than once")
+      ->type_name("F");
+  command
+      .add_option("--cors", options.service.cors_origins,
+                  "Origin of web pages that may ask, or * for all; may be given more than once")
+      ->type_name("ORIGIN");
+  command
+      .add_option("--model-name", options.service.model,
+                  "Name of the model in the API; default: the folder's")
+      ->type_name("NAME");
+  command
+      .add_option("--alias", options.service.aliases,
+                  "Further name that requests may use; may be given more than once")
+      ->type_name("NAME");
+  command.add_flag("--accept-any-model", options.service.accept_any_model,
+                   "Whatever model a request names, it gets this one");
+  command.add_flag("--accept-unknown-fields", options.service.accept_unknown_fields,
+                   "Ignore fields of requests that do not exist, with a warning in the answer, "
+                   "instead of refusing them");
+  command.add_flag("--no-ui", options.no_ui, "No web page at /");
+  command
+      .add_option("--access-log", options.access_log,
+                  "File for one JSON line per request; - is stdout. Holds no text of users")
+      ->type_name("F");
+  command
+      .add_option("--max-connections", options.http.max_connections,
+                  "Connections at once; further ones are answered 503")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--max-body", options.http.limits.max_body_bytes, "Largest request body")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(false));
+  command
+      .add_option("--drain-seconds", options.drain_seconds,
+                  "At SIGTERM or Ctrl-C running answers may go on for so long")
+      ->type_name("S")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+}
+
+void AddSchedulingOptions(CLI::App& command, ServeOptions& options) {
+  command.add_option("--sequences", options.sequences, "Answers that are generated at once")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      .add_option("--context", options.context,
+                  "Most tokens of a prompt and its answer; default: 32768 or what the model allows")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+  command
+      .add_option("--cache-tokens", options.cache_positions,
+                  "Tokens that all running sequences may hold together; requests wait until theirs "
+                  "fit. Default: every sequence at full length")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+  command
+      .add_option("--max-queue", options.scheduler.max_queued,
+                  "Requests that may wait; further ones are answered 429")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  command
+      .add_option("--rows-per-step", options.rows_per_step,
+                  "Prompt tokens per step while no answer is being generated")
+      ->type_name("N")
+      ->check(CLI::Range(1, program::kMaxRowBucket))
+      ->capture_default_str();
+  command
+      .add_option("--prompt-slice", options.scheduler.prompt_rows_beside_answers,
+                  "Prompt tokens per step beside running answers: bounds the pause they see")
+      ->type_name("N")
+      ->check(CLI::Range(1, program::kMaxRowBucket))
+      ->capture_default_str();
+  command
+      .add_option("--prompt-share", options.scheduler.prompt_share,
+                  "Most of the time that prompts may take from running answers")
+      ->type_name("0..1")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  CLI::Option* memory =
+      command
+          .add_option("--prefix-cache", options.prefix_cache_bytes,
+                      "Memory for the state of earlier sequences, which requests that begin alike "
+                      "go on from; default: a tenth of what is free")
+          ->type_name("SIZE")
+          ->transform(CLI::AsSizeValue(false));
+  command
+      .add_flag("--no-prefix-cache", options.no_prefix_cache, "Every prompt runs from its start")
+      ->excludes(memory);
+  CLI::Option* directory = command
+                               .add_option("--cache-dir", options.scheduler.prefix_store,
+                                           "Folder where that state outlives the process")
+                               ->type_name("DIR");
+  command.add_option("--cache-dir-size", options.prefix_store_bytes, "Most bytes in that folder")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(false))
+      ->needs(directory);
+}
+
+}  // namespace
+
+void RegisterServe(CLI::App& app, Cli& cli) {
+  const auto options = std::make_shared<ServeOptions>();
+  options->http.port = 8080;
+  options->service.model.clear();
+  CLI::App* command =
+      AddCommand(app, cli, "serve", "Serve a model over HTTP: the OpenAI API, and a page to chat",
+                 "megalith serve\n"
+                 "megalith serve /models/Kimi-K3 --host 0.0.0.0 --api-key-file keys.txt\n"
+                 "megalith serve /models/Kimi-K3 --context 131072 --sequences 16 "
+                 "--cache-tokens 524288 --cache-dir /var/cache/megalith\n"
+                 "curl http://127.0.0.1:8080/v1/chat/completions -d "
+                 "'{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'",
+                 [options, &cli] { return Serve(*options, cli); });
+  AddModelArgument(*command, options->model);
+  AddLoadOptions(*command, options->load);
+  AddDraftOptions(*command, options->draft);
+  AddServerOptions(*command, *options);
+  AddSchedulingOptions(*command, *options);
+}
+
+}  // namespace megalith::apps
