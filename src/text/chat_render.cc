@@ -65,6 +65,11 @@ class PromptWriter {
     return CloseMessage();
   }
 
+  // Ids as the model chose them.
+  void Ids(const std::vector<TokenId>& ids) { ids_.insert(ids_.end(), ids.begin(), ids.end()); }
+  void EndOfMessage() { ids_.push_back(control_.end_of_msg); }
+
+  std::size_t size() const { return ids_.size(); }
   std::vector<TokenId> Take() { return std::move(ids_); }
 
  private:
@@ -80,8 +85,9 @@ struct ToolResult {
 
 class ChatRenderer {
  public:
-  ChatRenderer(const Tokenizer& tokenizer, const ControlTokens& control, const ChatOptions& options)
-      : writer_(tokenizer, control), options_(options) {}
+  ChatRenderer(const Tokenizer& tokenizer, const ControlTokens& control, const ChatOptions& options,
+               const ReplayTurn& replay)
+      : writer_(tokenizer, control), options_(options), replay_(replay) {}
 
   Result<RenderedChat> Render(const Conversation& conversation) {
     if (!options_.tools.items().empty()) {
@@ -92,7 +98,12 @@ class ChatRenderer {
       MEGALITH_RETURN_IF_ERROR(
           writer_.GeneratedMessage("thinking-effort", EffortPrompt(options_.effort)));
     }
+    bool in_preamble = true;  // until the first message that is no system message
     for (std::size_t i = 0; i < conversation.size();) {
+      if (in_preamble && conversation[i].role != Role::kSystem) {
+        in_preamble = false;
+        MarkBoundary();
+      }
       std::size_t end = i + 1;
       if (conversation[i].role == Role::kTool) {
         while (end < conversation.size() && conversation[end].role == Role::kTool) ++end;
@@ -101,14 +112,20 @@ class ChatRenderer {
       if (!status) {
         return Fail(status.error().code, "messages[{}]: {}", i, status.error().message);
       }
+      if (!in_preamble) MarkBoundary();
       i = end;
     }
+    if (in_preamble) MarkBoundary();
     MEGALITH_RETURN_IF_ERROR(RenderRequest());
     rendered_.ids = writer_.Take();
     return std::move(rendered_);
   }
 
  private:
+  void MarkBoundary() {
+    if (writer_.size() > 0) rendered_.boundaries.push_back(writer_.size());
+  }
+
   // One message, or a run of consecutive tool messages.
   Status RenderMessages(std::span<const Message> run) {
     const Message& message = run.front();
@@ -152,6 +169,7 @@ class ChatRenderer {
   Status RenderAssistant(const Message& message) {
     last_calls_ = &message.tool_calls;
     num_results_ = 0;
+    if (const std::vector<TokenId>* ids = FindReplay(message)) return RenderReplay(*ids);
     MEGALITH_RETURN_IF_ERROR(writer_.Open("message", {{"role", "assistant"}}));
     if (options_.thinking) {
       MEGALITH_RETURN_IF_ERROR(writer_.Open("think"));
@@ -176,6 +194,18 @@ class ChatRenderer {
       MEGALITH_RETURN_IF_ERROR(writer_.Close("tools"));
     }
     return writer_.CloseMessage();
+  }
+
+  const std::vector<TokenId>* FindReplay(const Message& message) const {
+    return replay_ && options_.keep_reasoning ? replay_(message) : nullptr;
+  }
+
+  Status RenderReplay(const std::vector<TokenId>& ids) {
+    ++rendered_.num_replayed_turns;
+    MEGALITH_RETURN_IF_ERROR(RenderGenerationPrefix());
+    writer_.Ids(ids);
+    writer_.EndOfMessage();
+    return {};
   }
 
   Status RenderCall(const ToolCall& call, std::string_view index) {
@@ -285,13 +315,17 @@ class ChatRenderer {
       MEGALITH_RETURN_IF_ERROR(
           writer_.GeneratedMessage("response-format", JsonSchemaPrompt(options_.response_schema)));
     }
-    if (!options_.generation_prefix) return {};
+    return options_.generation_prefix ? RenderGenerationPrefix() : Status();
+  }
+
+  Status RenderGenerationPrefix() {
     MEGALITH_RETURN_IF_ERROR(writer_.Open("message", {{"role", "assistant"}}));
     return writer_.Open(options_.thinking ? "think" : "response");
   }
 
   PromptWriter writer_;
   const ChatOptions& options_;
+  const ReplayTurn& replay_;
   RenderedChat rendered_;
   const std::vector<ToolCall>* last_calls_ = nullptr;  // of the last assistant message
   std::size_t num_results_ = 0;                        // tool messages since then
@@ -300,9 +334,9 @@ class ChatRenderer {
 }  // namespace
 
 Result<RenderedChat> RenderChat(const Tokenizer& tokenizer, const Conversation& conversation,
-                                const ChatOptions& options) {
+                                const ChatOptions& options, const ReplayTurn& replay) {
   MEGALITH_ASSIGN_OR_RETURN(const ControlTokens control, tokenizer.FindControlTokens());
-  return ChatRenderer(tokenizer, control, options).Render(conversation);
+  return ChatRenderer(tokenizer, control, options, replay).Render(conversation);
 }
 
 }  // namespace megalith::text

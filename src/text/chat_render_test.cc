@@ -386,5 +386,56 @@ TEST(RenderChat, VocabularyWithoutMarkersIsRefused) {
   EXPECT_NE(chat.error().message.find("<|open|>"), std::string::npos);
 }
 
+TEST(RenderChat, BoundariesEndThePreambleAndEachMessage) {
+  const Conversation conversation = {Message::System("be brief"), Message::User("one"),
+                                     Message::Assistant("two", "hm"), Message::User("three")};
+  const RenderedChat chat = ValueOf(RenderChat(ReleasedTokenizer(), conversation));
+  ASSERT_EQ(chat.boundaries.size(), 4u);
+  // Each is the whole prompt of the conversation that ends there, less the generation prefix.
+  ChatOptions no_prefix;
+  no_prefix.generation_prefix = false;
+  for (std::size_t i = 0; i < conversation.size(); ++i) {
+    const Conversation beginning(conversation.begin(),
+                                 conversation.begin() + static_cast<std::ptrdiff_t>(i + 1));
+    const Ids ids = Render(beginning, no_prefix);
+    EXPECT_EQ(chat.boundaries[i], ids.size());
+    EXPECT_TRUE(std::equal(ids.begin(), ids.end(), chat.ids.begin()));
+  }
+  EXPECT_EQ(ValueOf(RenderChat(ReleasedTokenizer(), {Message::User("x")}, Instruct())).boundaries,
+            (std::vector<std::size_t>{Render({Message::User("x")}, Instruct()).size() -
+                                      Spelled(kResponsePrefix).size()}));
+}
+
+TEST(RenderChat, ReplayedTurnStandsAsItWasGenerated) {
+  // "ab" spelled letter by letter: other ids than the text's own.
+  Ids turn = Spelled("a");
+  const Ids b = Spelled("b");
+  turn.insert(turn.end(), b.begin(), b.end());
+  const Ids close = Spelled("<|close|>response<|sep|><|close|>message<|sep|>");
+  turn.insert(turn.end(), close.begin(), close.end());
+  const Conversation conversation = {Message::User("q"), Message::Assistant("ab"),
+                                     Message::Assistant("other")};
+  const ReplayTurn replay = [&turn](const Message& message) {
+    return message.content.front() == "ab" ? &turn : nullptr;
+  };
+  const RenderedChat chat =
+      ValueOf(RenderChat(ReleasedTokenizer(), conversation, Instruct(), replay));
+  EXPECT_EQ(chat.num_replayed_turns, 1);
+  Ids expected = Spelled(UserTurn("q") + kResponsePrefix);
+  expected.insert(expected.end(), turn.begin(), turn.end());
+  const Ids rest = Spelled("<|end_of_msg|>" + kResponsePrefix +
+                           "other<|close|>response<|sep|><|close|>message<|sep|><|end_of_msg|>" +
+                           kResponsePrefix);
+  expected.insert(expected.end(), rest.begin(), rest.end());
+  EXPECT_EQ(Show(chat.ids), Show(expected));
+  EXPECT_EQ(chat.ids, expected);
+
+  ChatOptions forgetful;
+  forgetful.keep_reasoning = false;
+  EXPECT_EQ(
+      ValueOf(RenderChat(ReleasedTokenizer(), conversation, forgetful, replay)).num_replayed_turns,
+      0);
+}
+
 }  // namespace
 }  // namespace megalith::text

@@ -96,6 +96,9 @@ Result<JsonValue> ParseJson(std::string_view text, JsonDialect dialect = JsonDia
 /// json.dumps(value, ensure_ascii=False): ", " and ": ", members in their order.
 std::string WritePythonJson(const JsonValue& value);
 
+/// json.dumps(value, ensure_ascii=False, separators=(",", ":")): members in their order.
+std::string WriteCompactJson(const JsonValue& value);
+
 /// json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True): members sorted by
 /// code point at every level.
 std::string WriteCompactSortedJson(const JsonValue& value);

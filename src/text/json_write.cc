@@ -77,6 +77,12 @@ std::string WritePythonJson(const JsonValue& value) {
   return out;
 }
 
+std::string WriteCompactJson(const JsonValue& value) {
+  std::string out;
+  AppendValue(value, {",", ":", false}, out);
+  return out;
+}
+
 std::string WriteCompactSortedJson(const JsonValue& value) {
   std::string out;
   AppendValue(value, {",", ":", true}, out);
