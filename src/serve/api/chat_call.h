@@ -1,0 +1,41 @@
+#pragma once
+
+// A chat request as the service handles it. The readers of the endpoints /v1/chat/completions,
+// /v1/messages and /v1/responses all produce this, so that there is one path behind them.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "serve/api/generation_fields.h"
+#include "text/chat.h"
+
+namespace megalith::serve {
+
+struct ChatCall {
+  std::string model;  ///< as the client named it; empty: the one that is served
+  text::Conversation conversation;
+  text::ChatOptions options;
+  GenerationFields generation;
+  std::optional<std::int32_t> num_logprobs;  ///< beside each token
+  bool parallel_tool_calls = true;           ///< off: the answer ends with the first call
+  std::vector<std::string> unread;           ///< members that the reader does not know
+};
+
+/// The body of POST /v1/chat/completions.
+Result<ChatCall> ReadChatCompletion(const text::JsonValue& body, const text::Tokenizer& tokenizer,
+                                    const GenerationDefaults& defaults);
+
+/// The spellings of reasoning_effort that others use beside low, high and max: medium means high,
+/// minimal means low, xhigh means max.
+Result<text::Effort> ReadEffort(const std::string& effort, std::string_view path);
+
+/// What the answer must look like, as a constraint for the generator: null if anything goes. Here
+/// kUnsupported for forms that would have to be enforced, naming the member.
+Result<std::shared_ptr<engine::TokenConstraint>> MakeConstraint(const text::Tokenizer& tokenizer,
+                                                                const text::ChatOptions& options,
+                                                                bool parallel_tool_calls);
+
+}  // namespace megalith::serve
