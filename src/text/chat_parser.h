@@ -91,6 +91,8 @@ class ChatParser {
   bool message_closed() const { return message_closed_; }
   /// Constraints on the answer's form apply in kResponse only; thinking is free.
   Channel channel() const { return channel_; }
+  /// The next token may belong to a tag's text rather than to the channel.
+  bool in_tag() const { return tag_kind_.has_value(); }
   /// The stop string that ended the reply, if one did.
   std::optional<std::size_t> matched_stop_string() const { return stop_filter_.matched(); }
 

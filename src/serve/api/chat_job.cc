@@ -22,10 +22,7 @@ void ChatJob::OnPromptProgress(std::size_t idx, const engine::PromptProgress& pr
 
 bool ChatJob::OnToken(std::size_t idx, const engine::GeneratedToken& token) {
   Choice& choice = choices_[idx];
-  const text::Channel channel = choice.parser.channel();
-  choice.ids.push_back(token.token);
-  if (channel == text::Channel::kThink) ++choice.num_reasoning_tokens;
-  TakeLogprob(choice, channel, token);
+  CountAndScore(choice, token);
   std::vector<text::ChatEvent> events;
   // Fails only for ids outside the vocabulary, which a model of this vocabulary has none of.
   if (!choice.parser.Push(token.token, events)) return false;
@@ -38,13 +35,20 @@ bool ChatJob::AtEnd(const Choice& choice) const {
          (choice.parser.message_closed() && parts_.ends_with_message);
 }
 
-void ChatJob::TakeLogprob(Choice& choice, text::Channel channel,
-                          const engine::GeneratedToken& token) {
-  if (!parts_.logprobs || !token.logprob || parts_.tokenizer.IsSpecial(token.token)) return;
-  if (channel == text::Channel::kResponse) {
-    choice.new_logprobs.content.push_back(ChatLogprobJson(parts_.tokenizer, token));
-  } else if (channel == text::Channel::kThink) {
+bool ChatJob::IsTextOf(const Choice& choice, text::Channel channel, text::TokenId id) const {
+  return choice.parser.channel() == channel && !choice.parser.in_tag() &&
+         !parts_.tokenizer.IsSpecial(id);
+}
+
+void ChatJob::CountAndScore(Choice& choice, const engine::GeneratedToken& token) {
+  choice.ids.push_back(token.token);
+  const bool is_reasoning = IsTextOf(choice, text::Channel::kThink, token.token);
+  if (is_reasoning) ++choice.num_reasoning_tokens;
+  if (!parts_.logprobs || !token.logprob) return;
+  if (is_reasoning) {
     choice.new_logprobs.reasoning.push_back(ChatLogprobJson(parts_.tokenizer, token));
+  } else if (IsTextOf(choice, text::Channel::kResponse, token.token)) {
+    choice.new_logprobs.content.push_back(ChatLogprobJson(parts_.tokenizer, token));
   }
 }
 

@@ -53,7 +53,9 @@ class ChatJob : public GenerationJob {
   void OnPing() override;
 
   void TakeEvents(std::size_t idx, const std::vector<text::ChatEvent>& events);
-  void TakeLogprob(Choice& choice, text::Channel channel, const engine::GeneratedToken& token);
+  /// Before the token is pushed: whether it is text of this channel.
+  bool IsTextOf(const Choice& choice, text::Channel channel, text::TokenId id) const;
+  void CountAndScore(Choice& choice, const engine::GeneratedToken& token);
   /// The model has ended the answer, or what the request allows of it.
   bool AtEnd(const Choice& choice) const;
   /// `has_stop_id`: the last id is one.
