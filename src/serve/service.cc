@@ -74,6 +74,7 @@ const std::vector<Service::Route>& Service::Routes() {
       {.method = "POST", .path = "/tokenize", .on_model = PostTokenize},
       {.method = "POST", .path = "/detokenize", .on_model = PostDetokenize},
       {.method = "POST", .path = "/apply-template", .on_model = PostApplyTemplate},
+      {.method = "GET", .path = "/", .is_public = true, .plain = &Service::GetIndexPage},
       {.method = "GET", .path = "/health", .is_public = true, .plain = &Service::GetHealth},
       {.method = "GET", .path = "/ready", .is_public = true, .plain = &Service::GetReady},
       {.method = "GET", .path = "/metrics", .plain = &Service::GetMetrics},
@@ -267,6 +268,18 @@ std::optional<engine::GeneratorStatus> Service::GeneratorStatus() const {
   const auto served = model();
   if (served == nullptr) return std::nullopt;
   return served->generator->GetStatus();
+}
+
+/// Public: it asks for the key itself.
+void Service::GetIndexPage(http::Exchange& exchange) {
+  if (options_.index_page.empty()) {
+    return exchange.Respond(
+        ErrorResponse(MakeError(ApiErrorCode::kUnknownEndpoint, "this server has no page")));
+  }
+  http::Response response;
+  response.content_type = "text/html; charset=utf-8";
+  response.body = options_.index_page;
+  exchange.Respond(std::move(response));
 }
 
 void Service::GetMetrics(http::Exchange& exchange) {

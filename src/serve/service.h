@@ -53,6 +53,7 @@ class Service {
   void GetReady(http::Exchange& exchange);
   void GetModels(http::Exchange& exchange);
   void GetModel(http::Exchange& exchange, const std::string& name);
+  void GetIndexPage(http::Exchange& exchange);
   void GetMetrics(http::Exchange& exchange);
   void GetStatus(http::Exchange& exchange);
   void RefuseEmbeddings(http::Exchange& exchange);

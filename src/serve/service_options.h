@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/generator.h"
@@ -21,7 +22,8 @@ struct ServiceOptions {
   std::vector<std::string> cors_origins;          ///< none: no CORS headers; "*": any origin
   std::chrono::milliseconds ping_interval{5000};  ///< silence on a stream that a ping breaks
   std::size_t replay_bytes = std::size_t{64} << 20;
-  std::string version;  ///< of the program, for GET /status
+  std::string version;          ///< of the program, for GET /status
+  std::string_view index_page;  ///< HTML for GET /; empty: there is no page. Must stay valid
 };
 
 /// The model behind the service.

@@ -128,7 +128,7 @@ test("penalties and biases change the text", async () => {
   const open = { ...greedy, thinking: { type: "disabled" } };
   const plain = (await client.chat.completions.create(open)).choices[0].message.content;
   const { tokens } = await (await fetch(url + "/tokenize", {
-    method: "POST", body: JSON.stringify({ text: plain.slice(0, 12) }), headers: { "content-type": "application/json" },
+    method: "POST", body: JSON.stringify({ content: plain.slice(0, 12) }), headers: { "content-type": "application/json" },
   })).json();
   const biased = await client.chat.completions.create({ ...open, logit_bias: { [tokens[0]]: -100 } });
   assert.notEqual(biased.choices[0].message.content, plain);
@@ -241,7 +241,7 @@ test("completions: text, lists, ids, echo with log probabilities", async () => {
   assert.equal(both.choices.length, 2);
   assert.equal(both.choices.find((choice) => choice.index === 0).text, plain.choices[0].text);
   const { tokens } = await (await fetch(url + "/tokenize", {
-    method: "POST", body: JSON.stringify({ text: "In the beginning" }), headers: { "content-type": "application/json" },
+    method: "POST", body: JSON.stringify({ content: "In the beginning" }), headers: { "content-type": "application/json" },
   })).json();
   const byIds = await client.completions.create({ model, prompt: tokens, temperature: 0, max_tokens: 8 });
   assert.equal(byIds.choices[0].text, plain.choices[0].text);

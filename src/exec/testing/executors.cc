@@ -38,6 +38,7 @@ Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoi
   options.num_slots = spec.num_slots;
   options.page_tokens = spec.page_tokens;
   options.max_positions = spec.max_positions;
+  options.num_pages = spec.num_pages;
   options.max_drafts = spec.max_drafts;
   options.drafter = checkpoint.drafter();
   options.draft_runs = spec.draft_runs;
