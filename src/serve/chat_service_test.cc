@@ -676,8 +676,11 @@ TEST_F(ChatServiceTest, LateErrorsEndAStreamWithAnEvent) {
   const auto events = ReadStream(Post(kPath, Question({{"stream", true}})));
   EXPECT_EQ(json::parse(events.back().data)["error"], error);
   // The other choice is cancelled.
+  generator_->Pause();
   generator_->Play(std::vector<Script>{script, {Spelled(std::string(2000, 'x'))}});
-  Ask(kPath, Question({{"n", 2}}), 500);
+  const auto recording = Post(kPath, Question({{"n", 2}}));
+  generator_->Resume();
+  Read(recording, 500);
   generator_->WaitIdle();
   EXPECT_EQ(generator_->cancels(), (std::map<engine::GenerationId, int>{{4, 1}}));
 }

@@ -11,6 +11,8 @@
 #include "serve/api/chat_endpoint.h"
 #include "serve/api/completion_endpoint.h"
 #include "serve/api/json_build.h"
+#include "serve/api/messages_endpoint.h"
+#include "serve/api/responses_endpoint.h"
 #include "serve/api/token_endpoints.h"
 #include "text/utf8.h"
 
@@ -68,6 +70,15 @@ const std::vector<Service::Route>& Service::Routes() {
   static const std::vector<Route> routes = {
       {.method = "POST", .path = "/v1/chat/completions", .on_model = PostChatCompletions},
       {.method = "POST", .path = "/v1/completions", .on_model = PostCompletions},
+      {.method = "POST",
+       .path = "/v1/messages",
+       .style = ErrorStyle::kAnthropic,
+       .on_model = PostMessages},
+      {.method = "POST",
+       .path = "/v1/messages/count_tokens",
+       .style = ErrorStyle::kAnthropic,
+       .on_model = PostCountTokens},
+      {.method = "POST", .path = "/v1/responses", .on_model = PostResponses},
       {.method = "GET", .path = "/v1/models", .plain = &Service::GetModels},
       {.method = "GET", .path = "/v1/models/", .with_argument = &Service::GetModel},
       {.method = "POST", .path = "/v1/embeddings", .plain = &Service::RefuseEmbeddings},

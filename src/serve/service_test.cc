@@ -106,7 +106,8 @@ TEST_F(ServiceTest, LoadingIsAliveButNotReady) {
   service_->SetLoadProgress(0.25);
   EXPECT_EQ(Get("/health")["status"], "ok");
   for (const char* path :
-       {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/apply-template"}) {
+       {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",
+        "/v1/responses", "/tokenize", "/detokenize", "/apply-template"}) {
     const auto recording = Post(path, Question());
     EXPECT_EQ(Read(recording, 503)["error"]["code"], "model_loading");
     EXPECT_EQ(FindHeader(recording->response(), "Retry-After"), "5");
@@ -255,8 +256,9 @@ TEST_F(ServiceTest, MetricsAreWellFormedAndCountOnce) {
 }
 
 /// Every endpoint that takes a body.
-const std::vector<std::string> kPosts = {"/v1/chat/completions", "/v1/completions", "/tokenize",
-                                         "/detokenize", "/apply-template"};
+const std::vector<std::string> kPosts = {
+    "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",
+    "/v1/responses",        "/tokenize",       "/detokenize",  "/apply-template"};
 
 TEST_F(ServiceTest, NoBodyEndsInMoreThanAnError) {
   const std::string deep(10000, '[');

@@ -102,6 +102,21 @@ Result<text::Effort> ReadEffort(const std::string& effort, std::string_view path
   return parsed;
 }
 
+Status CheckToolChoice(const text::ChatOptions& options, std::string_view path) {
+  const auto& tools = options.tools.items();
+  if (options.tool_choice == text::ToolChoice::kRequired && tools.empty()) {
+    return Fail(ErrorCode::kUsage, "{}: a choice that needs tools, none found", path);
+  }
+  if (options.tool_choice != text::ToolChoice::kFunction) return {};
+  const std::string& name = options.tool_choice_function;
+  const bool known = std::any_of(tools.begin(), tools.end(), [&name](const text::JsonValue& tool) {
+    return tool.Find("function")->Find("name")->text() == name;
+  });
+  if (known) return {};
+  return Fail(ErrorCode::kUsage, "{}: the name of one of tools expected, \"{}\" found", path,
+              name.substr(0, 64));
+}
+
 Result<std::shared_ptr<engine::TokenConstraint>> MakeConstraint(const text::Tokenizer&,
                                                                 const text::ChatOptions& options,
                                                                 bool) {

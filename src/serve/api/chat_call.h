@@ -21,6 +21,7 @@ struct ChatCall {
   GenerationFields generation;
   std::optional<std::int32_t> num_logprobs;  ///< beside each token
   bool parallel_tool_calls = true;           ///< off: the answer ends with the first call
+  std::vector<std::string> warnings;         ///< about what was read and has no effect
   std::vector<std::string> unread;           ///< members that the reader does not know
 };
 
@@ -31,6 +32,10 @@ Result<ChatCall> ReadChatCompletion(const text::JsonValue& body, const text::Tok
 /// The spellings of reasoning_effort that others use beside low, high and max: medium means high,
 /// minimal means low, xhigh means max.
 Result<text::Effort> ReadEffort(const std::string& effort, std::string_view path);
+
+/// For readers of tool choices: kUsage, beginning with `path`, if a call is asked for and there is
+/// no tool, or none of that name. `options.tools` are in OpenAI's form.
+Status CheckToolChoice(const text::ChatOptions& options, std::string_view path);
 
 /// What the answer must look like, as a constraint for the generator: null if anything goes. Here
 /// kUnsupported for forms that would have to be enforced, naming the member.

@@ -69,7 +69,7 @@ Result<text::RenderedChat> RenderCall(const EndpointContext& context, const Chat
 
 EndpointResult StartChat(const EndpointContext& context, ExchangePtr exchange, ChatCall call,
                          const FormatFactory& make_format) {
-  std::vector<std::string> warnings;
+  std::vector<std::string> warnings = std::move(call.warnings);
   if (auto error = ApplyFieldPolicy(call.unread, context.options.accept_unknown_fields, warnings)) {
     return error;
   }

@@ -44,7 +44,7 @@ void GenerationJob::Start(std::vector<engine::GenerationRequest> requests) {
   exchange_->OnDisconnect([weak = weak_from_this()] {
     if (const auto job = weak.lock()) job->OnDisconnect();
   });
-  for (std::size_t i = 0; i < requests.size() && !client_gone_; ++i) {
+  for (std::size_t i = 0; i < requests.size() && !Cancelled(); ++i) {
     const auto id = context_.generator.Submit(std::move(requests[i]),
                                               std::make_shared<Listener>(shared_from_this(), i));
     if (!id) {
@@ -90,6 +90,11 @@ void GenerationJob::CancelAll() {
     }
   }
   for (const engine::GenerationId id : ids) context_.generator.Cancel(id);
+}
+
+bool GenerationJob::Cancelled() {
+  const std::lock_guard lock(ids_mutex_);
+  return cancelled_;
 }
 
 void GenerationJob::Remember(std::size_t idx, engine::GenerationId id) {

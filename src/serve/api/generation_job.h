@@ -81,6 +81,7 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
 
   void OnDisconnect();
   void CancelAll();
+  bool Cancelled();
   void Remember(std::size_t idx, engine::GenerationId id);
   void MarkEnded(std::size_t idx);
   // Runs `event` in turn, or keeps it until all requests are submitted.
