@@ -33,7 +33,7 @@ struct Reference {
   std::string symbol;
 };
 
-/// What nm prints with --print-file-name --undefined-only: "libx.a:y.cc.o:                 U name".
+/// What nm prints with --print-file-name: "libx.a:y.cc.o:                 U name".
 std::vector<Reference> ParseNm(std::string_view output) {
   std::vector<Reference> references;
   while (!output.empty()) {
@@ -52,8 +52,7 @@ std::vector<Reference> ParseNm(std::string_view output) {
 }
 
 std::vector<Reference> UndefinedSymbols(const std::string& archive) {
-  const std::string command =
-      fmt::format("'{}' --print-file-name --undefined-only '{}' 2>&1", MEGALITH_NM, archive);
+  const std::string command = fmt::format("'{}' --print-file-name '{}' 2>&1", MEGALITH_NM, archive);
   std::FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return {};
   std::string output;
@@ -61,6 +60,8 @@ std::vector<Reference> UndefinedSymbols(const std::string& archive) {
   for (std::size_t got = 0; (got = std::fread(block.data(), 1, block.size(), pipe)) > 0;) {
     output.append(block.data(), got);
   }
+  // All symbols are asked for, because an archive of data alone has no undefined ones.
+  EXPECT_NE(output.find(" T "), std::string::npos) << archive << ": nm shows nothing";
   EXPECT_EQ(pclose(pipe), 0) << command << "\n" << output.substr(0, 2000);
   return ParseNm(output);
 }
@@ -71,7 +72,6 @@ TEST(Libraries, DoNotPrintExitOrAbort) {
   for (std::string archive; std::getline(list, archive);) {
     ++num_archives;
     const std::vector<Reference> references = UndefinedSymbols(archive);
-    EXPECT_FALSE(references.empty()) << archive << ": nm shows nothing";
     for (const auto& [member, symbol] : references) {
       EXPECT_FALSE(IsForbidden(symbol) && !MayPrintAndAbort(member))
           << archive << ": " << member << " refers to " << symbol
