@@ -1,5 +1,7 @@
-// Bytes of a connection through the HTTP request parser. However they are cut, the requests must be
-// the same, each within the limits, and nothing may be kept waiting that is larger than a header.
+// Bytes of a connection through the HTTP request parser. However they are cut, the requests that
+// are accepted must be the same, each within the limits, and nothing may be kept waiting that is
+// larger than a header. Whether a fault is seen at once or at the end of the header does depend on
+// the cut.
 
 #include <algorithm>
 #include <cstddef>
@@ -31,7 +33,7 @@ bool IsOpen(const RequestParser& parser) {
   return parser.state() == State::kHeader || parser.state() == State::kBody;
 }
 
-/// The requests as text, and the status of the refusal at the end, if any.
+/// The requests up to the first that is refused or not complete, as text.
 std::string ReadAll(std::string_view input, std::size_t step) {
   std::string all;
   std::size_t used = 0;
@@ -44,12 +46,12 @@ std::string ReadAll(std::string_view input, std::size_t step) {
       used += now;
       if (!IsOpen(parser) || (now > 0 && used < shown)) continue;
       Require(shown - used <= kLimits.max_header_bytes);
-      if (shown == input.size()) return all + "unfinished";
+      if (shown == input.size()) return all;
       shown += std::min(step, input.size() - shown);
     }
     if (parser.state() == State::kRefused) {
       Require(parser.refusal().status >= 400 && !parser.refusal().message.empty());
-      return all + std::to_string(parser.refusal().status);
+      return all;
     }
     const Request request = parser.TakeRequest();
     Require(!request.method.empty() && (request.path[0] == '/' || request.path == "*"));

@@ -213,6 +213,11 @@ void Connection::Parse() {
     const RequestParser::State state = parser_->state();
     if (state == RequestParser::State::kRefused) return Refuse(parser_->refusal());
     if (state == RequestParser::State::kHeader) break;
+    if (!ChargeBody()) {
+      return Refuse({.status = 503,
+                     .code = "server_busy",
+                     .message = "The server holds too many request bodies."});
+    }
     const bool complete = state == RequestParser::State::kDone;
     if (!std::exchange(header_seen_, true)) {
       input_.erase(0, used);
@@ -235,6 +240,13 @@ void Connection::Parse() {
   if (header_seen_) SetDeadline(core_->options().body_stall_timeout);
   Read();
 }
+
+bool Connection::ChargeBody() {
+  const std::uint64_t size = parser_->request().body.size();
+  return core_->ChargeBody(size - std::exchange(charged_bytes_, size));
+}
+
+void Connection::ReleaseBody() { core_->ReleaseBody(std::exchange(charged_bytes_, 0)); }
 
 bool Connection::OnHeader() {
   const ServerOptions& options = core_->options();
@@ -291,6 +303,8 @@ void Connection::Refuse(const Refusal& refusal) {
       response,
       {.http_1_0 = parser_->is_http_1_0(), .keep_alive = false, .request_id = record_->request_id});
   if (parser_->request().method != "HEAD") answer += response.body;
+  parser_.reset();
+  ReleaseBody();
   phase_ = Phase::kLingering;
   lingering_bytes_ = input_.size();
   input_.clear();
@@ -397,8 +411,12 @@ void Connection::OnDrained() {
 }
 
 void Connection::FinishExchange() {
+  // Decided before the exchange counts as ended: whoever waits for that and then stops the server
+  // finds the connection either idle or closing.
+  const bool keep = keep_alive_ && !core_->draining();
   grace_timer_.cancel();
   state_.reset();
+  ReleaseBody();
   core_->ExchangeEnds();
   EndRecord(!answer_cut_);
   if (answer_cut_) {
@@ -407,7 +425,7 @@ void Connection::FinishExchange() {
     if (http_1_0_) socket_.set_option(asio::socket_base::linger(true, 0), ignored);
     return Close();
   }
-  if (!keep_alive_ || core_->draining()) {
+  if (!keep) {
     phase_ = Phase::kLingering;
     lingering_bytes_ = 0;
     return Linger();
@@ -503,6 +521,7 @@ void Connection::Abort() {
 
 void Connection::Close() {
   if (phase_ == Phase::kClosed) return;
+  ReleaseBody();
   EndRecord(false);
   phase_ = Phase::kClosed;
   boost::system::error_code ignored;

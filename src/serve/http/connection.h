@@ -72,6 +72,9 @@ class Connection final : public ExchangeTransport, public std::enable_shared_fro
   void Parse();
   /// False if the request was refused.
   bool OnHeader();
+  /// False if there is no room for what has come of the body.
+  bool ChargeBody();
+  void ReleaseBody();
   void HandOver();
   void Refuse(const Refusal& refusal);
 
@@ -109,6 +112,7 @@ class Connection final : public ExchangeTransport, public std::enable_shared_fro
 
   std::optional<RequestParser> parser_;
   bool header_seen_ = false;
+  std::uint64_t charged_bytes_ = 0;  ///< of the body, with the core
 
   std::shared_ptr<ExchangeState> state_;  ///< in kAnswering
   bool keep_alive_ = true;

@@ -10,7 +10,9 @@ namespace megalith::serve::http {
 namespace {
 
 /// A wrong order of calls is a bug of whoever answers; it must not end the process for all others.
-void LogMisuse(const Request& request, std::string_view call) {
+/// Unlocks, because the sink of the log is foreign code.
+void LogMisuse(std::unique_lock<std::mutex>* lock, const Request& request, std::string_view call) {
+  lock->unlock();
   LogFormat(LogLevel::kError, "request {}: {} at the wrong time is ignored", request.id, call);
 }
 
@@ -37,17 +39,17 @@ std::function<void()> ExchangeState::Complete() {
 
 void ExchangeState::Respond(Response response) {
   std::function<void()> unused;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (phase_ == Phase::kGone) return;
-  if (phase_ != Phase::kWaiting) return LogMisuse(request_, "Respond");
+  if (phase_ != Phase::kWaiting) return LogMisuse(&lock, request_, "Respond");
   outgoing_.head = std::move(response);
   unused = Complete();
 }
 
 void ExchangeState::BeginStream(Response head) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (phase_ == Phase::kGone) return;
-  if (phase_ != Phase::kWaiting) return LogMisuse(request_, "BeginStream");
+  if (phase_ != Phase::kWaiting) return LogMisuse(&lock, request_, "BeginStream");
   phase_ = Phase::kStreaming;
   outgoing_.head = std::move(head);
   outgoing_.is_stream = true;
@@ -55,10 +57,10 @@ void ExchangeState::BeginStream(Response head) {
 }
 
 bool ExchangeState::Write(std::string piece) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (phase_ == Phase::kGone) return false;
   if (phase_ != Phase::kStreaming) {
-    LogMisuse(request_, "Write");
+    LogMisuse(&lock, request_, "Write");
     return false;
   }
   if (outgoing_.overflow) return false;
@@ -77,9 +79,9 @@ bool ExchangeState::Write(std::string piece) {
 
 void ExchangeState::EndStream() {
   std::function<void()> unused;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (phase_ == Phase::kGone) return;
-  if (phase_ != Phase::kStreaming) return LogMisuse(request_, "EndStream");
+  if (phase_ != Phase::kStreaming) return LogMisuse(&lock, request_, "EndStream");
   if (outgoing_.overflow) return;  // as good as gone, and OnDisconnect is on its way
   unused = Complete();
 }

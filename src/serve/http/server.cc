@@ -1,5 +1,6 @@
 #include "serve/http/server.h"
 
+#include <exception>
 #include <utility>
 
 #include "serve/http/server_core.h"
@@ -7,9 +8,16 @@
 namespace megalith::serve::http {
 
 Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, Handler handler) {
-  auto core = std::make_shared<ServerCore>(std::move(options), std::move(handler));
-  MEGALITH_RETURN_IF_ERROR(core->Listen());
-  core->StartThreads();
+  std::shared_ptr<ServerCore> core;
+  // Asio and the threads throw if the system has no more of what they need.
+  try {
+    core = std::make_shared<ServerCore>(std::move(options), std::move(handler));
+    MEGALITH_RETURN_IF_ERROR(core->Listen());
+    core->StartThreads();
+  } catch (const std::exception& error) {
+    if (core) core->Stop(std::chrono::steady_clock::now());
+    return Fail(ErrorCode::kIo, "HTTP server: cannot start: {}", error.what());
+  }
   return std::unique_ptr<Server>(new Server(std::move(core)));
 }
 

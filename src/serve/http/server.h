@@ -45,6 +45,8 @@ struct ServerOptions {
   int num_threads = 2;
 
   RequestLimits limits;
+  /// Of the bodies of all requests that are being received or answered; beyond it, 503.
+  std::uint64_t max_total_body_bytes = 1U << 30;
   /// A client that has left more of a stream unread when a piece is written is cut off. In this
   /// process; what the operating system buffers comes on top.
   std::size_t max_unread_bytes = 4U << 20;

@@ -45,9 +45,18 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   /// New requests are refused, connections are not kept.
   bool draining() const { return draining_.load(std::memory_order_acquire); }
 
-  void ExchangeBegins() { num_exchanges_.fetch_add(1, std::memory_order_relaxed); }
-  void ExchangeEnds() { num_exchanges_.fetch_sub(1, std::memory_order_relaxed); }
-  std::size_t num_exchanges() const { return num_exchanges_.load(std::memory_order_relaxed); }
+  void ExchangeBegins() { num_exchanges_.fetch_add(1); }
+  void ExchangeEnds() { num_exchanges_.fetch_sub(1); }
+  std::size_t num_exchanges() const { return num_exchanges_.load(); }
+
+  /// Counts bytes of request bodies; false if they are more than allowed, counted all the same.
+  bool ChargeBody(std::uint64_t num_bytes) {
+    return body_bytes_.fetch_add(num_bytes, std::memory_order_relaxed) + num_bytes <=
+           options_.max_total_body_bytes;
+  }
+  void ReleaseBody(std::uint64_t num_bytes) {
+    body_bytes_.fetch_sub(num_bytes, std::memory_order_relaxed);
+  }
 
   std::size_t num_connections() const;
   void Add(const std::shared_ptr<Connection>& connection);
@@ -69,6 +78,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
 
   std::atomic<bool> draining_{false};
   std::atomic<std::size_t> num_exchanges_{0};
+  std::atomic<std::uint64_t> body_bytes_{0};
 
   boost::asio::io_context io_context_;
   /// Keeps the threads while there is no connection.

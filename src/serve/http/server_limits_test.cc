@@ -1,6 +1,7 @@
 // What one client may do to the server, and that the others do not notice.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <string>
@@ -76,6 +77,27 @@ TEST(ServerLimits, EndlessChunkedBodyIsRefusedWhenItIsTooLarge) {
   EXPECT_EQ(response.status, 413);
   EXPECT_TRUE(response.complete);
   ExpectHealthy(server);
+}
+
+TEST(ServerLimits, BodiesOfAllRequestsTogetherAreBounded) {
+  TestServer server({.max_total_body_bytes = 150'000});
+  const std::string body(100'000, 'b');
+  const std::string head = "POST /hold HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n";
+  RawClient first = server.Connect();
+  ASSERT_TRUE(first.Send(head + body));
+  const auto exchange = server.NextHeld();
+  ASSERT_NE(exchange, nullptr);
+  ExpectRefused(server, head + body, 503);
+  ExpectHealthy(server);
+  exchange->Respond({});
+  EXPECT_EQ(first.ReadResponse().status, 200);
+  // Room again, also for what was refused or broken off.
+  RawClient broken = server.Connect();
+  ASSERT_TRUE(broken.Send(head + body.substr(1)));
+  broken.Close();
+  ASSERT_EQ(server.WaitForRecords(4).size(), 4U);
+  ASSERT_TRUE(first.Post("/echo", body));
+  EXPECT_EQ(first.ReadResponse().status, 200);
 }
 
 TEST(ServerLimits, HeadersThatAreTooLargeAreRefused) {
@@ -182,6 +204,12 @@ TEST(ServerLimits, ConnectionsBeyondTheReserveAreRefusedAtOnce) {
 
 // cases S64: a health check got no answer when more requests were open than threads.
 TEST(ServerLimits, HealthIsAnsweredBesideFiveHundredConnections) {
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+  // Both ends of each connection are in this process.
+  if (files.rlim_cur < 1'200) GTEST_SKIP() << "only " << files.rlim_cur << " open files allowed";
   TestServer server({.max_connections = 600});
   std::vector<RawClient> idle;
   std::vector<RawClient> streaming;

@@ -85,6 +85,8 @@ TEST(ServerStop, RequestsThatComeLateAreRefused) {
   RawClient partial = server.Connect();
   ASSERT_TRUE(partial.Get("/hello"));
   EXPECT_EQ(partial.ReadResponse().status, 200);
+  // Its connection is kept from here on.
+  ASSERT_TRUE(WaitUntil([&] { return server.server().num_exchanges() == 1; }));
   ASSERT_TRUE(partial.Send("GET /hello HTTP/1.1\r\n"));
   server.server().StopAccepting();
   ASSERT_TRUE(WaitUntil([&] { return !server.Connect().connected(); }));
@@ -125,7 +127,7 @@ TEST(ServerStop, ExchangesMayOutliveTheServer) {
 
 TEST(ServerStop, WritersRaceWithTheStop) {
   for (int round = 0; round < 20; ++round) {
-    TestServer server;
+    TestServer server({.max_unread_bytes = 64U << 10});
     std::vector<RawClient> clients;
     std::vector<std::thread> writers;
     for (int i = 0; i < 4; ++i) {

@@ -125,7 +125,8 @@ TEST(Server, StreamsArriveInWholePieces) {
   const auto exchange = server.NextHeld();
   ASSERT_NE(exchange, nullptr);
   std::vector<std::string> pieces;
-  for (int i = 0; i < 500; ++i) pieces.push_back("data: " + std::string(i % 97, 'x') + "\n\n");
+  for (std::size_t i = 0; i < 500; ++i)
+    pieces.push_back("data: " + std::string(i % 97, 'x') + "\n\n");
   pieces.push_back(std::string(1U << 20, 'y'));
   for (const std::string& piece : pieces) {
     EXPECT_TRUE(exchange->Write(piece));
