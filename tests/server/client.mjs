@@ -13,10 +13,10 @@ export class Client {
     this.agent.destroy();
   }
 
-  request(method, path, body, signal) {
+  request(method, path, body) {
     return new Promise((resolve, reject) => {
       const request = http.request({
-        host: this.url.hostname, port: this.url.port, method, path, agent: this.agent, signal,
+        host: this.url.hostname, port: this.url.port, method, path, agent: this.agent,
         headers: body === undefined ? {} : { "content-type": "application/json" },
       }, resolve);
       request.on("error", reject);
@@ -39,10 +39,9 @@ export class Client {
   // Calls on.chunk(parsed) for every event, on.headers() when they come. Resolves with what was
   // seen; `stop` (returned true by on.chunk) closes the connection. `delay(ms)` between reads.
   async stream(path, body, on = {}) {
-    const controller = new AbortController();
     const seen = { text: "", reasoning: "", reasons: [], done: 0, pings: 0, usage: null, aborted: false, error: null };
     try {
-      const response = await this.request("POST", path, { ...body, stream: true, stream_options: { include_usage: true } }, controller.signal);
+      const response = await this.request("POST", path, { ...body, stream: true, stream_options: { include_usage: true } });
       on.headers?.();
       if (response.statusCode !== 200) {
         let text = "";
@@ -75,7 +74,7 @@ export class Client {
           }
           if (on.chunk?.(chunk, seen)) {
             seen.aborted = true;
-            controller.abort();
+            response.destroy();
             return seen;
           }
         }
