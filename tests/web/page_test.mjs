@@ -4,8 +4,8 @@
 //
 // BASE_URL is a running `megalith serve`, whose model may say anything. What depends on the text of
 // an answer (folding of reasoning, errors, markup) is played back instead: the page cannot tell.
-// SCREENSHOT_PATH gets the last page, wide; beside it, with "-narrow" in the name, a phone's.
-// CHROMIUM: the browser, /usr/bin/chromium if not set. Fails with the first thing that is wrong.
+// SCREENSHOT_PATH gets a conversation with the model, wide; beside it, with "-narrow" in the name, a
+// phone's. CHROMIUM: the browser, /usr/bin/chromium if not set. Fails with the first thing that is wrong.
 
 import { chromium } from "playwright-core";
 
@@ -134,6 +134,10 @@ const steps = {
   },
 
   async "Stop ends the generation in the server"() {
+    // Not ended by the model, however soon it would.
+    await page.route("**/v1/chat/completions", (route) => route.continue({
+      postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true, max_tokens: 1_000_000 }),
+    }), { times: 1 });
     await ask("Tell a very long story");
     await page.locator("#stop").click();
     await waitUntilDone();
@@ -258,7 +262,6 @@ const steps = {
     await ask("Long");
     await lastAnswer.locator(".text", { hasText: "line 199" }).waitFor();
     await waitUntilDone();
-    await page.screenshot({ path: screenshotPath });
     for (const [width, height] of [[360, 640], [1280, 800]]) {
       await page.setViewportSize({ width, height });
       const overflow = await page.evaluate(() =>
@@ -268,9 +271,6 @@ const steps = {
         const box = await page.getByRole("button", { name, exact: true }).boundingBox();
         require(box && box.x >= 0 && box.x + box.width <= width && box.y + box.height <= height,
           name + " is off the screen at " + width);
-      }
-      if (width === 360) {
-        await page.screenshot({ path: screenshotPath.replace(/(\.\w+)?$/, "-narrow$1") });
       }
     }
   },
@@ -292,6 +292,17 @@ const steps = {
     await page.reload();
     require((await page.locator(".message").count()) === 0, "messages came back");
     require(await page.locator("#welcome").isVisible(), "no welcome");
+  },
+
+  // The pictures: what the model really says, wide and on a phone.
+  async "pictures"() {
+    await ask("Hello!");
+    await waitUntilDone();
+    await ask("Please read me the beginning.");
+    await waitUntilDone();
+    await page.screenshot({ path: screenshotPath });
+    await page.setViewportSize({ width: 360, height: 640 });
+    await page.screenshot({ path: screenshotPath.replace(/(\.\w+)?$/, "-narrow$1") });
   },
 };
 
