@@ -545,8 +545,11 @@ TEST_F(ChatServiceTest, LongArgumentIsStreamedInManyPieces) {
 
 TEST_F(ChatServiceTest, WithoutParallelCallsTheFirstOneEndsTheAnswer) {
   const std::string spelling = Answer("", "", Tools(Call("a", "") + Call("b", "")));
-  const json more = {{"tools", kTools}, {"parallel_tool_calls", false}};
-  const json choice = AskFor(spelling, more)["choices"][0];
+  generator_->Play(Spelled(spelling));
+  generator_->Pause();
+  const auto recording = Post(kPath, Question({{"tools", kTools}, {"parallel_tool_calls", false}}));
+  generator_->Resume();
+  const json choice = Read(recording)["choices"][0];
   ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u);
   EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "a");
   EXPECT_EQ(choice["finish_reason"], "tool_calls");

@@ -18,7 +18,8 @@
 
 namespace megalith::serve {
 
-/// Adds the CORS headers of its request to the answer and counts it.
+/// Adds the CORS headers of its request to the answer and counts it. Only the first answer goes
+/// out: when a job has begun one, what failed behind it can no longer be told.
 class Service::TrackedExchange : public http::Exchange {
  public:
   TrackedExchange(std::shared_ptr<http::Exchange> inner, std::vector<http::Header> headers,
@@ -30,10 +31,12 @@ class Service::TrackedExchange : public http::Exchange {
 
   const http::Request& request() const override { return inner_->request(); }
   void Respond(http::Response response) override {
+    if (answered_.exchange(true)) return;
     Complete(response);
     inner_->Respond(std::move(response));
   }
   void BeginStream(http::Response head) override {
+    answered_ = true;
     Complete(head);
     inner_->BeginStream(std::move(head));
   }
@@ -53,6 +56,7 @@ class Service::TrackedExchange : public http::Exchange {
   const std::vector<http::Header> headers_;
   const std::string endpoint_;
   Metrics& metrics_;
+  std::atomic<bool> answered_ = false;
 };
 
 struct Service::Route {

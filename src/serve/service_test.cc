@@ -2,6 +2,7 @@
 #include <sstream>
 
 #include "serve/access.h"
+#include "serve/api/field_policy.h"
 #include "serve/service_test_util.h"
 
 namespace megalith::serve {
@@ -346,6 +347,38 @@ TEST_F(ServiceTest, OddButLegalConversationsAreAnswered) {
     const json answer = Ask("/v1/chat/completions", {{"messages", messages}});
     EXPECT_EQ(answer["choices"][0]["message"]["content"], "ok");
   }
+}
+
+std::string Documentation() {
+  return text::ReadTestFile(std::filesystem::path(MEGALITH_SOURCE_DIR) / "docs" / "server.md");
+}
+
+TEST_F(ServiceTest, IgnoredFieldsAreDocumented) {
+  const std::string documentation = Documentation();
+  for (const IgnoredField& field : IgnoredFields()) {
+    EXPECT_NE(documentation.find("`" + std::string(field.name) + "`"), std::string::npos)
+        << field.name;
+  }
+}
+
+// The bodies of the documented examples are legal requests.
+TEST_F(ServiceTest, DocumentedExamplesAreAnswered) {
+  generator_->Play(Spelled(Answer("", "ok")));
+  const std::string documentation = Documentation();
+  const std::string mark = "localhost:8080";
+  int num_examples = 0;
+  for (std::size_t at = documentation.find(mark); at != std::string::npos;
+       at = documentation.find(mark, at + 1)) {
+    const std::size_t path = at + mark.size();
+    const std::string url = documentation.substr(path, documentation.find(' ', path) - path);
+    const std::size_t body = documentation.find('\'', path) + 1;
+    const auto recording =
+        Post(url, documentation.substr(body, documentation.find('\'', body) - body));
+    recording->Wait();
+    EXPECT_EQ(recording->response().status, 200) << url << recording->body();
+    ++num_examples;
+  }
+  EXPECT_EQ(num_examples, 10);
 }
 
 }  // namespace

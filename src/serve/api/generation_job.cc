@@ -1,6 +1,8 @@
 #include "serve/api/generation_job.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -64,7 +66,7 @@ void GenerationJob::Start(std::vector<engine::GenerationRequest> requests) {
   const auto events = std::move(early_events_);
   for (const auto& event : events) {
     if (ended_) break;
-    event();
+    RunEvent(event);
   }
 }
 
@@ -118,7 +120,18 @@ void GenerationJob::Dispatch(std::function<void()> event) {
   if (!started_) {
     early_events_.push_back(std::move(event));
   } else {
+    RunEvent(event);
+  }
+}
+
+void GenerationJob::RunEvent(const std::function<void()>& event) {
+  try {
     event();
+  } catch (const std::bad_alloc&) {
+    Abort(ToApiError({ErrorCode::kOutOfMemory, "the answer needs more memory than there is"}));
+  } catch (const std::exception& exception) {
+    LogFormat(LogLevel::kError, "request {}: {}", exchange_->request().id, exception.what());
+    Abort(ToApiError({ErrorCode::kInternal, "internal error; see the server's log"}));
   }
 }
 

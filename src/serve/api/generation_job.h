@@ -86,6 +86,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   void MarkEnded(std::size_t idx);
   // Runs `event` in turn, or keeps it until all requests are submitted.
   void Dispatch(std::function<void()> event);
+  // Locked. What an event throws ends the job, not the generator's thread.
+  void RunEvent(const std::function<void()>& event);
   bool TakeToken(std::size_t idx, const engine::GeneratedToken& token);
   void TakeFinish(std::size_t idx, const Result<engine::GenerationSummary>& summary);
   void MeasureToken(Generation& generation);
