@@ -59,6 +59,8 @@ class GrammarMatcher {
   GrammarMatcher(GrammarMatcher&&) = default;
   GrammarMatcher& operator=(GrammarMatcher&&) = default;
 
+  const TokenGrammar& grammar() const { return *grammar_; }
+
   /// Clears the bits of tokens that may not come next: token t is bit t % 64 of allowed[t / 64].
   /// Tokens beyond the vocabulary may not come. At least one token may, always. False: any token
   /// may come (free reasoning); nothing is cleared.
