@@ -16,6 +16,7 @@
 
 #include "text/grammar/byte_grammar.h"
 #include "text/grammar/symbols.h"
+#include "text/vocabulary.h"
 
 namespace megalith::text::grammar {
 
@@ -77,8 +78,8 @@ class StackSets {
   static constexpr std::size_t kManySets = 32'768;
   /// Rows of known steps that are kept, 1 KiB each at most.
   static constexpr std::size_t kMaxRows = 4'096;
-  /// Longer texts than any token has are as good as endless.
-  static constexpr std::uint32_t kLongText = 4096;
+  /// Texts longer than any token are as good as endless.
+  static constexpr std::uint32_t kLongText = Vocabulary::kMaxTokenBytes;
 
   struct Set {
     std::vector<Node> nodes;         // by (state, count)

@@ -8,6 +8,10 @@ namespace {
 constexpr TextClass kWidestFirst[] = {TextClass::kBytes, TextClass::kCharacters,
                                       TextClass::kJsonString};
 
+void AddMask(const TokenMask& tokens, TokenMask& mask) {
+  for (std::size_t i = 0; i < mask.size(); ++i) mask[i] |= tokens[i];
+}
+
 }  // namespace
 
 void TokenMasks::Clear() {
@@ -41,8 +45,7 @@ void TokenMasks::Fill(StackSets& sets, StackSetId set, TokenMask& mask) {
   }
   for (const TextClass text_class : kWidestFirst) {
     if (!sets.HasEndlessText(set, text_class)) continue;
-    const TokenMask& plain = trie_->PlainTokens(text_class);
-    for (std::size_t i = 0; i < mask.size(); ++i) mask[i] |= plain[i];
+    AddMask(trie_->PlainTokens(text_class), mask);
     Walk(trie_->OtherTokens(text_class), sets, set, mask);
     return;
   }
@@ -65,7 +68,12 @@ bool TokenMasks::AddBoundedText(const StackSets& sets, StackSetId set, TextClass
     if (&node != &*text && ReadsPlainBytes(node.state, text_class)) return false;
   }
   const std::uint32_t room = grammar_->state(text->state).text_limit - text->count + 1;
-  for (const TokenTrie::SizedToken& token : trie_->TokensBySize(text_class)) {
+  const auto by_size = trie_->TokensBySize(text_class);
+  if (!by_size.empty() && room >= by_size.back().num_characters) {
+    AddMask(trie_->PlainTokens(text_class), mask);
+    return true;
+  }
+  for (const TokenTrie::SizedToken& token : by_size) {
     if (token.num_characters > room) break;
     SetToken(mask, token.token);
   }
