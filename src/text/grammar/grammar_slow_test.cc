@@ -115,5 +115,40 @@ TEST(GrammarOnTheReleasedVocabulary, MasksAlongDocumentsAreRightAndCostLittle) {
   }
 }
 
+TEST(GrammarOnTheReleasedVocabulary, MasksOfExtremeSchemasAreBoundedAndNeverEmpty) {
+  std::string schema = R"({"anyOf":[)";
+  for (int i = 0; i < 250; ++i) {
+    // Alternatives that are out of step with each other: few sets of states come twice.
+    schema += fmt::format(R"({{"type":"string","pattern":"^(?:.{{{}}}[^\\u{{{:x}}}])*$"}},)", i % 7,
+                          0x3b1 + i);
+  }
+  schema += R"({"type":"null"}]})";
+  const auto grammar = Compile(JsonFormat(schema), ReleasedTrie());
+  GrammarMatcher matcher = Matcher(grammar);
+  const Tokenizer& tokenizer = ReleasedTokenizer();
+  std::size_t num_left_out_in_all = 0;
+  for (const std::string_view text : {"\"", "a", "b", "c"}) {
+    const double begin = Microseconds();
+    const TokenMask mask = MaskOf(matcher);
+    std::printf("mask of 250 alternatives: %.0f us\n", Microseconds() - begin);
+    const TokenMask pushed = MaskByPushing(matcher, tokenizer);
+    std::size_t num_left_out = 0;
+    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+      const auto idx = static_cast<std::size_t>(id) / 64;
+      const bool in_mask = (mask[idx] >> (id % 64) & 1u) != 0;
+      const bool can_push = (pushed[idx] >> (id % 64) & 1u) != 0;
+      ASSERT_LE(in_mask, can_push) << id;
+      if (in_mask == can_push) continue;
+      ++num_left_out;
+      EXPECT_GT(tokenizer.TokenBytes(id).size(), 1u) << id;
+    }
+    std::printf("left out: %zu tokens\n", num_left_out);
+    num_left_out_in_all += num_left_out;
+    ASSERT_TRUE(matcher.Push(*tokenizer.vocabulary().Find(text)));
+  }
+  // Else this schema is not extreme enough to test anything.
+  EXPECT_GT(num_left_out_in_all, 0u);
+}
+
 }  // namespace
 }  // namespace megalith::text::grammar

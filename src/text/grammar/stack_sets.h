@@ -28,6 +28,9 @@ class StackSets {
   static constexpr StackSetId kDead = 0;   ///< no stack: the text is not possible
   static constexpr StackSetId kFloor = 1;  ///< below the lowest frame
 
+  /// Sets whose steps are remembered, at least, from when this is not large.
+  static constexpr std::size_t kRememberedSets = 2'048;
+
   struct Node {
     StateId state;
     std::uint32_t count;
@@ -68,7 +71,9 @@ class StackSets {
   bool is_free(StackSetId set) const { return sets_[set].is_free; }
 
   /// True if this has become large (about 10 MB): time for a new one with what is needed of it.
-  bool is_large() const { return sets_.size() >= kManySets || num_rows_ == kMaxRows; }
+  bool is_large() const {
+    return sets_.size() >= kManySets || num_rows_ + kRememberedSets > kMaxRows;
+  }
 
   /// The same set of another StackSets of the same grammar.
   StackSetId CopyFrom(const StackSets& other, StackSetId set);

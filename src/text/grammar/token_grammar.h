@@ -62,8 +62,9 @@ class GrammarMatcher {
   const TokenGrammar& grammar() const { return *grammar_; }
 
   /// Clears the bits of tokens that may not come next: token t is bit t % 64 of allowed[t / 64].
-  /// Tokens beyond the vocabulary may not come. At least one token may, always. False: any token
-  /// may come (free reasoning); nothing is cleared.
+  /// Tokens beyond the vocabulary may not come. At least one token may, always. Every token left
+  /// can be pushed; the reverse holds, too, but for TokenMasks::kMaxWork. False: any token may come
+  /// (free reasoning); nothing is cleared.
   bool Restrict(std::span<std::uint64_t> allowed);
 
   /// The token comes next. False if it may not; nothing changes then.

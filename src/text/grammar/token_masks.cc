@@ -97,9 +97,26 @@ void TokenMasks::Walk(const TokenTrie::Tree& tree, StackSets& sets, StackSetId s
   path_.resize(tree.max_depth + 1);
   path_[0] = set;
   const auto& nodes = tree.nodes;
+  ++walk_;
+  std::size_t work = 0;
+  std::size_t num_sets = 0;
   for (std::size_t i = 0; i < nodes.size();) {
     const TokenTrie::Tree::Node& node = nodes[i];
-    const StackSetId next = sets.StepByte(path_[node.depth - 1u], node.byte);
+    if (work > kMaxWork && node.depth > 1) {
+      i = node.end;
+      continue;
+    }
+    const StackSetId from = path_[node.depth - 1u];
+    if (from >= visits_.size()) visits_.resize(2 * std::size_t{from} + 64);
+    Visit& visit = visits_[from];
+    if (visit.walk != walk_) {
+      visit = {walk_, ++num_sets <= StackSets::kRememberedSets ? kNumBytes : kNoLimit};
+    }
+    if (visit.steps_to_count > 0) {
+      --visit.steps_to_count;
+      work += sets.nodes(from).size();
+    }
+    const StackSetId next = sets.StepByte(from, node.byte);
     if (next == StackSets::kDead) {
       i = node.end;
       continue;

@@ -19,6 +19,11 @@ class TokenMasks {
   /// Masks kept: 1.3 MB for a vocabulary of 163,840.
   static constexpr std::size_t kMaxMasks = 64;
 
+  /// Stacks that are followed by a byte for one mask. Where a schema has very many alternatives in
+  /// one place that leaves some tokens of two and more bytes out: a mask takes a fraction of a
+  /// second at most, and every text can still be written. Ordinary schemas need a hundredth of it.
+  static constexpr std::size_t kMaxWork = 3'000'000;
+
   /// Both must outlive this.
   TokenMasks(const TokenTrie& trie, const ByteGrammar& grammar)
       : trie_(&trie), grammar_(&grammar) {}
@@ -47,6 +52,15 @@ class TokenMasks {
   std::unordered_map<StackSetId, std::size_t> by_set_;  // into entries_
   std::size_t next_entry_ = 0;                          // to be replaced when all are taken
   std::vector<StackSetId> path_;                        // of a walk: the set by depth
+
+  // Steps from a set count as work until all its bytes must be known to it. This does not depend on
+  // what earlier walks found, as masks must not.
+  struct Visit {
+    std::uint32_t walk = 0;
+    std::uint32_t steps_to_count = 0;
+  };
+  std::vector<Visit> visits_;  // by set
+  std::uint32_t walk_ = 0;     // walks so far
 };
 
 }  // namespace megalith::text::grammar
