@@ -136,6 +136,8 @@ Service::~Service() = default;
 void Service::SetLoadProgress(double fraction) { load_fraction_ = std::clamp(fraction, 0.0, 1.0); }
 
 void Service::SetModel(ServedModel model) {
+  // A vocabulary without the chat format's control tokens can still complete texts.
+  if (auto trie = text::grammar::TokenTrie::Create(model.tokenizer)) model.token_trie = *trie;
   const std::lock_guard lock(model_mutex_);
   model_ = std::make_shared<const ServedModel>(std::move(model));
 }

@@ -2,12 +2,14 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/generator.h"
 #include "serve/api/generation_fields.h"
+#include "text/grammar/token_trie.h"
 #include "text/tokenizer.h"
 
 namespace megalith::serve {
@@ -31,6 +33,8 @@ struct ServedModel {
   text::Tokenizer tokenizer;
   std::vector<text::TokenId> stop_ids;
   engine::Generator* generator = nullptr;  ///< outlives the service
+  /// For forms of replies; null: the tokenizer has no control tokens. Set by Service::SetModel.
+  std::shared_ptr<const text::grammar::TokenTrie> token_trie;
 };
 
 }  // namespace megalith::serve

@@ -117,22 +117,6 @@ Status CheckToolChoice(const text::ChatOptions& options, std::string_view path) 
               name.substr(0, 64));
 }
 
-Result<std::shared_ptr<engine::TokenConstraint>> MakeConstraint(const text::Tokenizer&,
-                                                                const text::ChatOptions& options,
-                                                                bool) {
-  if (options.response_format != text::ResponseFormat::kText) {
-    return Fail(ErrorCode::kUnsupported,
-                "response_format: this server cannot enforce a form yet; only text is supported");
-  }
-  if (options.tool_choice == text::ToolChoice::kRequired ||
-      options.tool_choice == text::ToolChoice::kFunction) {
-    return Fail(ErrorCode::kUnsupported,
-                "tool_choice: this server cannot enforce a call yet; only auto and none are "
-                "supported");
-  }
-  return std::shared_ptr<engine::TokenConstraint>();
-}
-
 Result<ChatCall> ReadChatCompletion(const text::JsonValue& body, const text::Tokenizer& tokenizer,
                                     const GenerationDefaults& defaults) {
   MEGALITH_ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(body, ""));

@@ -37,10 +37,4 @@ Result<text::Effort> ReadEffort(const std::string& effort, std::string_view path
 /// no tool, or none of that name. `options.tools` are in OpenAI's form.
 Status CheckToolChoice(const text::ChatOptions& options, std::string_view path);
 
-/// What the answer must look like, as a constraint for the generator: null if anything goes. Here
-/// kUnsupported for forms that would have to be enforced, naming the member.
-Result<std::shared_ptr<engine::TokenConstraint>> MakeConstraint(const text::Tokenizer& tokenizer,
-                                                                const text::ChatOptions& options,
-                                                                bool parallel_tool_calls);
-
 }  // namespace megalith::serve

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "serve/api/chat_job.h"
 #include "serve/api/field_policy.h"
+#include "serve/api/reply_constraint.h"
 
 namespace megalith::serve {
 namespace {
@@ -29,6 +30,12 @@ Result<std::vector<text::ChatParser>> MakeParsers(const EndpointContext& context
 Result<std::vector<engine::GenerationRequest>> MakeChatRequests(const EndpointContext& context,
                                                                 const ChatCall& call,
                                                                 text::RenderedChat prompt) {
+  const text::Tokenizer& tokenizer = context.model.tokenizer;
+  MEGALITH_ASSIGN_OR_RETURN(const text::ControlTokens control, tokenizer.FindControlTokens());
+  const text::Channel start = text::FindOpenChannel(tokenizer, control, prompt.ids);
+  MEGALITH_ASSIGN_OR_RETURN(
+      const ReplyGrammarPtr form,
+      CompileReplyForm(context.model, call.options, call.parallel_tool_calls));
   engine::GenerationRequest request;
   request.prompt = std::move(prompt.ids);
   request.boundaries = std::move(prompt.boundaries);
@@ -36,8 +43,7 @@ Result<std::vector<engine::GenerationRequest>> MakeChatRequests(const EndpointCo
   std::vector<engine::GenerationRequest> requests = MakeRequests(
       call.generation, context.rules(), !call.options.tools.items().empty(), std::move(request));
   for (engine::GenerationRequest& one : requests) {
-    MEGALITH_ASSIGN_OR_RETURN(one.constraint, MakeConstraint(context.model.tokenizer, call.options,
-                                                             call.parallel_tool_calls));
+    MEGALITH_ASSIGN_OR_RETURN(one.constraint, MakeConstraint(form, start));
   }
   return requests;
 }
