@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "text/grammar/grammar_test_util.h"
-#include "text/grammar/schema_validator_testing.h"
+#include "text/grammar/schema_oracle.h"
 
 namespace megalith::text::grammar {
 namespace {

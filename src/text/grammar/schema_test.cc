@@ -104,7 +104,7 @@ TEST(Schema, NestingEndsBeforeParsersRefuseIt) {
   const TokenId bracket = *NanoTokenizer().vocabulary().Find("[");
   std::size_t depth = 0;
   while (matcher.Push(bracket)) ++depth;
-  EXPECT_LT(depth, static_cast<std::size_t>(kMaxJsonDepth));
+  EXPECT_EQ(depth, kMaxCallDepth - 1u);
   TestRandom random(1);
   EXPECT_FALSE(RandomReply(matcher, NanoTokenizer(), random, 0).empty());
 }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "text/grammar/grammar_test_util.h"
-#include "text/grammar/schema_validator_testing.h"
 
 namespace megalith::text::grammar {
 namespace {

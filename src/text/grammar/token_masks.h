@@ -20,8 +20,9 @@ class TokenMasks {
   static constexpr std::size_t kMaxMasks = 64;
 
   /// Stacks that are followed by a byte for one mask. Where a schema has very many alternatives in
-  /// one place that leaves some tokens of two and more bytes out: a mask takes a fraction of a
-  /// second at most, and every text can still be written. Ordinary schemas need a hundredth of it.
+  /// one place that leaves some tokens of two and more bytes out: a mask takes a tenth of a
+  /// second or so at most, and every text can still be written. Ordinary schemas need a hundredth
+  /// of it.
   static constexpr std::size_t kMaxWork = 3'000'000;
 
   /// Both must outlive this.

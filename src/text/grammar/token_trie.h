@@ -22,7 +22,7 @@ inline void SetToken(TokenMask& mask, TokenId id) {
   mask[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (id % 64);
 }
 
-/// Immutable. Built once per vocabulary (about 0.2 s and 10 MB for that of Kimi K3) and shared.
+/// Immutable. Built once per vocabulary (about 0.1 s and 10 MB for that of Kimi K3) and shared.
 class TokenTrie {
  public:
   /// Nodes in depth-first order, so that those below node i are i + 1 .. end[i] - 1.

@@ -1,4 +1,4 @@
-#include "text/grammar/schema_validator_testing.h"
+#include "text/grammar/schema_oracle.h"
 
 #include <algorithm>
 #include <cmath>
