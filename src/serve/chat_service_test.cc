@@ -255,8 +255,6 @@ TEST_F(ChatServiceTest, MessagesAreNamedByTheirPlace) {
 TEST_F(ChatServiceTest, UnknownFieldIsRefusedIgnoredFieldIsReported) {
   ExpectRefused(kPath, Question({{"temprature", 1}}), "temprature", "unknown_parameter");
   ExpectRefused(kPath, Question({{"functions", json::array()}}), "functions", "unsupported");
-  ExpectRefused(kPath, Question({{"response_format", {{"type", "json_object"}}}}),
-                "response_format", "unsupported");
   ExpectRefused(kPath, Question({{"modalities", {"audio"}}}), "modalities", "unsupported");
   const json answer =
       AskFor(Answer("", "ok"),
@@ -852,16 +850,69 @@ TEST_F(ChatServiceTest, ThinkingCanBeTurnedOffAndGraded) {
   }
 }
 
-TEST_F(ChatServiceTest, ToolChoiceIsPutToTheModelOrRefused) {
+TEST_F(ChatServiceTest, ToolChoiceNoneIsPutToTheModel) {
   generator_->Play(Spelled("x"));
   Ask(kPath, Question({{"tools", kTools}, {"tool_choice", "none"}, {"max_tokens", 1}}));
   EXPECT_NE(text::ValueOf(text::NanoTokenizer().DecodeBytes(generator_->request(0).prompt))
                 .find("tool_choice=none"),
             std::string::npos);
+}
+
+/// Whether the constraint of the latest request lets a reply through, token by token.
+bool LetsThrough(const testing::ScriptedGenerator& generator, const std::string& reply) {
+  const auto constraint = generator.requests().back().constraint;
+  if (constraint == nullptr) return true;
+  for (const text::TokenId id : Spelled(reply)) {
+    if (!constraint->Push(id)) return false;
+    constraint->Commit();
+  }
+  return true;
+}
+
+TEST_F(ChatServiceTest, FormsOfTheAnswerAreEnforced) {
+  generator_->Play(Spelled("x"));
+  const auto lets_through = [this](const json& members, const std::string& content) {
+    Ask(kPath, Question(members));
+    return LetsThrough(*generator_, Answer("Any {thought}", content));
+  };
+  EXPECT_TRUE(lets_through({{"response_format", {{"type", "text"}}}}, "no JSON"));
+  const json object = {{"response_format", {{"type", "json_object"}}}};
+  EXPECT_TRUE(lets_through(object, R"({"a": [1, null]})"));
+  EXPECT_FALSE(lets_through(object, "no JSON"));
+  const json schema = {{"response_format",
+                        {{"type", "json_schema"},
+                         {"json_schema",
+                          {{"name", "n"},
+                           {"strict", true},
+                           {"schema",
+                            {{"type", "object"},
+                             {"properties", {{"a", {{"type", "integer"}}}}},
+                             {"required", {"a"}},
+                             {"additionalProperties", false}}}}}}}};
+  EXPECT_TRUE(lets_through(schema, R"({"a": 17})"));
+  EXPECT_FALSE(lets_through(schema, R"({"a": "17"})"));
+  EXPECT_FALSE(lets_through(schema, R"({"b": 17})"));
+  ExpectRefused(
+      kPath,
+      Question({{"response_format",
+                 {{"type", "json_schema"},
+                  {"json_schema",
+                   {{"name", "n"}, {"strict", true}, {"schema", {{"not", json::object()}}}}}}}}),
+      "response_format.json_schema.schema.not", "unsupported");
+}
+
+TEST_F(ChatServiceTest, CallsThatMustComeAreEnforced) {
+  generator_->Play(Spelled("x"));
+  const auto lets_through = [this](const json& choice, const std::string& rest) {
+    Ask(kPath, Question({{"tools", kTools}, {"tool_choice", choice}}));
+    return LetsThrough(*generator_, std::string("hm") + kEndThink + rest + kEndMessage);
+  };
   const json named = {{"type", "function"}, {"function", {{"name", "clock"}}}};
   for (const json& choice : {json("required"), named}) {
-    ExpectRefused(kPath, Question({{"tools", kTools}, {"tool_choice", choice}}), "tool_choice",
-                  "unsupported");
+    EXPECT_TRUE(lets_through(choice, Tools(Call("clock", "")))) << choice;
+    EXPECT_FALSE(lets_through(choice, std::string(kOpenResponse) + "No." + kEndResponse)) << choice;
+    EXPECT_EQ(lets_through(choice, Tools(Call("weather", ""))), choice == "required");
+    EXPECT_FALSE(lets_through(choice, Tools(Call("nobody", "")))) << choice;
   }
 }
 

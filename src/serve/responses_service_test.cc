@@ -216,7 +216,6 @@ TEST_F(ResponsesServiceTest, WrongMembersAreRefusedByName) {
   refused({{"tool_choice", "required"}}, "tool_choice");
   refused({{"tool_choice", {{"type", "function"}, {"name", "g"}}}, {"tools", kTools}},
           "tool_choice");
-  refused({{"tool_choice", "required"}, {"tools", kTools}}, "tool_choice", "unsupported");
   refused({{"reasoning", {{"effort", "x"}}}}, "reasoning.effort");
   refused({{"reasoning", {{"x", 1}}}}, "reasoning.x");
   refused({{"text", {{"format", {{"type", "x"}}}}}}, "text.format.type");
