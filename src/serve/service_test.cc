@@ -256,6 +256,21 @@ TEST_F(ServiceTest, MetricsAreWellFormedAndCountOnce) {
   EXPECT_EQ(samples["megalith_generated_tokens_total"], std::to_string(num_tokens));
 }
 
+TEST_F(ServiceTest, ErrorsAreShortValidText) {
+  std::string name;
+  while (name.size() < 5000) name += "x\u00e9\u4f60";
+  const json message = {{"role", name}, {"content", "x"}};
+  for (const char* path : {"/v1/chat/completions", "/v1/messages"}) {
+    const json error = Ask(path, {{"messages", {message}}}, 400)["error"];
+    EXPECT_EQ(error["param"], "messages[0].role");
+    EXPECT_LT(error["message"].get<std::string>().size(), 1100u);
+  }
+  Ask("/v1/chat/completions", Question({{name, 1}}), 400);
+  Ask("/v1/chat/completions", Question({{"model", name}}), 404);
+  Ask("/v1/chat/completions", Question({{"chat_template_kwargs", {{name, 1}}}}), 400);
+  Get("/v1/models/\xFF", 404);
+}
+
 /// Every endpoint that takes a body.
 const std::vector<std::string> kPosts = {
     "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens",

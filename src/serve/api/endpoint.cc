@@ -20,11 +20,10 @@ std::optional<ApiError> CheckModelName(const ServiceOptions& options, const std:
       std::find(aliases.begin(), aliases.end(), name) != aliases.end()) {
     return std::nullopt;
   }
-  ApiError error;
+  ApiError error =
+      ToApiError({ErrorCode::kUsage,
+                  fmt::format("model: \"{}\" expected, \"{}\" found", options.model, name)});
   error.code = ApiErrorCode::kModelNotFound;
-  constexpr std::size_t kMaxShown = 128;
-  error.message = fmt::format("model: \"{}\" expected, {} found", options.model,
-                              name.size() <= kMaxShown ? "\"" + name + "\"" : "a long name");
   error.param = "model";
   return error;
 }

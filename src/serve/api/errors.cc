@@ -4,6 +4,7 @@
 #include <array>
 
 #include "serve/api/json_build.h"
+#include "text/utf8.h"
 
 namespace megalith::serve {
 namespace {
@@ -83,12 +84,20 @@ std::string LeadingPath(std::string_view message) {
   return is_path ? std::string(path) : std::string();
 }
 
+// Messages repeat what clients sent, which may be long, or cut inside a character by whoever
+// shortened it.
+std::string ShortText(const std::string& message) {
+  constexpr std::size_t kMaxBytes = 1024;
+  if (message.size() <= kMaxBytes) return text::RepairUtf8(message);
+  return text::RepairUtf8(message.substr(0, kMaxBytes)) + "...";
+}
+
 }  // namespace
 
 ApiError ToApiError(const Error& error) {
   ApiError api;
   api.code = FromErrorCode(error.code);
-  api.message = error.message;
+  api.message = ShortText(error.message);
   if (HttpStatus(api.code) == 400) api.param = LeadingPath(error.message);
   return api;
 }

@@ -14,11 +14,6 @@ constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kLowBudget = 4096;
 constexpr std::int64_t kHighBudget = 16384;
 
-Result<std::string> RequireString(ObjectReader& reader, std::string_view key) {
-  MEGALITH_ASSIGN_OR_RETURN(const JsonValue* value, reader.Require(key, "string"));
-  return ReadString(*value, reader.PathOf(key));
-}
-
 tl::unexpected<Error> UnsupportedBlock(const std::string& path, const std::string& type) {
   return Fail(ErrorCode::kUnsupported,
               "{}.type: \"{}\" is not supported here: this model reads text", path,
@@ -38,16 +33,16 @@ Result<std::vector<std::string>> ReadTexts(const JsonValue& value, const std::st
     const std::string block_path = fmt::format("{}[{}]", path, i);
     MEGALITH_ASSIGN_OR_RETURN(ObjectReader block,
                               ObjectReader::Create(value.items()[i], block_path));
-    MEGALITH_ASSIGN_OR_RETURN(const std::string type, RequireString(block, "type"));
+    MEGALITH_ASSIGN_OR_RETURN(const std::string type, block.RequireString("type"));
     if (type != "text") return UnsupportedBlock(block_path, type);
-    MEGALITH_ASSIGN_OR_RETURN(std::string text, RequireString(block, "text"));
+    MEGALITH_ASSIGN_OR_RETURN(std::string text, block.RequireString("text"));
     texts.push_back(std::move(text));
   }
   return texts;
 }
 
 Result<text::Message> ReadToolResult(ObjectReader& block) {
-  MEGALITH_ASSIGN_OR_RETURN(const std::string id, RequireString(block, "tool_use_id"));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string id, block.RequireString("tool_use_id"));
   text::Message message = text::Message::ToolResult(id, "");
   if (const JsonValue* content = block.Find("content"); content != nullptr) {
     MEGALITH_ASSIGN_OR_RETURN(message.content, ReadTexts(*content, block.PathOf("content")));
@@ -61,8 +56,8 @@ Result<text::Message> ReadToolResult(ObjectReader& block) {
 
 Result<text::ToolCall> ReadToolUse(ObjectReader& block) {
   text::ToolCall call;
-  MEGALITH_ASSIGN_OR_RETURN(call.id, RequireString(block, "id"));
-  MEGALITH_ASSIGN_OR_RETURN(call.name, RequireString(block, "name"));
+  MEGALITH_ASSIGN_OR_RETURN(call.id, block.RequireString("id"));
+  MEGALITH_ASSIGN_OR_RETURN(call.name, block.RequireString("name"));
   if (call.name.empty()) {
     return Fail(ErrorCode::kUsage, "{}: a name expected, an empty string found",
                 block.PathOf("name"));
@@ -89,9 +84,9 @@ Status ReadUserBlocks(const JsonValue& blocks, const std::string& path,
     const std::string block_path = fmt::format("{}[{}]", path, i);
     MEGALITH_ASSIGN_OR_RETURN(ObjectReader block,
                               ObjectReader::Create(blocks.items()[i], block_path));
-    MEGALITH_ASSIGN_OR_RETURN(const std::string type, RequireString(block, "type"));
+    MEGALITH_ASSIGN_OR_RETURN(const std::string type, block.RequireString("type"));
     if (type == "text") {
-      MEGALITH_ASSIGN_OR_RETURN(std::string text, RequireString(block, "text"));
+      MEGALITH_ASSIGN_OR_RETURN(std::string text, block.RequireString("text"));
       user.content.push_back(std::move(text));
     } else if (type == "tool_result") {
       flush();
@@ -113,12 +108,12 @@ Status ReadAssistantBlocks(const JsonValue& blocks, const std::string& path,
     const std::string block_path = fmt::format("{}[{}]", path, i);
     MEGALITH_ASSIGN_OR_RETURN(ObjectReader block,
                               ObjectReader::Create(blocks.items()[i], block_path));
-    MEGALITH_ASSIGN_OR_RETURN(const std::string type, RequireString(block, "type"));
+    MEGALITH_ASSIGN_OR_RETURN(const std::string type, block.RequireString("type"));
     if (type == "text") {
-      MEGALITH_ASSIGN_OR_RETURN(std::string text, RequireString(block, "text"));
+      MEGALITH_ASSIGN_OR_RETURN(std::string text, block.RequireString("text"));
       message.content.push_back(std::move(text));
     } else if (type == "thinking") {
-      MEGALITH_ASSIGN_OR_RETURN(const std::string text, RequireString(block, "thinking"));
+      MEGALITH_ASSIGN_OR_RETURN(const std::string text, block.RequireString("thinking"));
       message.reasoning += text;
     } else if (type == "tool_use") {
       MEGALITH_ASSIGN_OR_RETURN(text::ToolCall call, ReadToolUse(block));
@@ -134,7 +129,7 @@ Status ReadAssistantBlocks(const JsonValue& blocks, const std::string& path,
 Status ReadMessage(const JsonValue& json, const std::string& path,
                    text::Conversation& conversation) {
   MEGALITH_ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(json, path));
-  MEGALITH_ASSIGN_OR_RETURN(const std::string role, RequireString(reader, "role"));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string role, reader.RequireString("role"));
   MEGALITH_ASSIGN_OR_RETURN(const JsonValue* content,
                             reader.Require("content", "string or array of blocks"));
   const std::string content_path = reader.PathOf("content");
@@ -186,7 +181,7 @@ Result<JsonValue> ReadTool(const JsonValue& json, const std::string& path) {
     return Fail(ErrorCode::kUnsupported, "{}: \"custom\" expected, \"{}\" found",
                 reader.PathOf("type"), type.substr(0, 64));
   }
-  MEGALITH_ASSIGN_OR_RETURN(const std::string name, RequireString(reader, "name"));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string name, reader.RequireString("name"));
   if (name.empty()) {
     return Fail(ErrorCode::kUsage, "{}: a name expected, an empty string found",
                 reader.PathOf("name"));
@@ -222,7 +217,7 @@ Status ReadToolChoice(ObjectReader& reader, ChatCall& call) {
   const JsonValue* value = reader.Find("tool_choice");
   if (value == nullptr) return {};
   MEGALITH_ASSIGN_OR_RETURN(ObjectReader choice, ObjectReader::Create(*value, "tool_choice"));
-  MEGALITH_ASSIGN_OR_RETURN(const std::string type, RequireString(choice, "type"));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string type, choice.RequireString("type"));
   text::ChatOptions& options = call.options;
   if (type == "auto") {
     options.tool_choice = text::ToolChoice::kAuto;
@@ -232,7 +227,7 @@ Status ReadToolChoice(ObjectReader& reader, ChatCall& call) {
     options.tool_choice = text::ToolChoice::kRequired;
   } else if (type == "tool") {
     options.tool_choice = text::ToolChoice::kFunction;
-    MEGALITH_ASSIGN_OR_RETURN(options.tool_choice_function, RequireString(choice, "name"));
+    MEGALITH_ASSIGN_OR_RETURN(options.tool_choice_function, choice.RequireString("name"));
   } else {
     return Fail(ErrorCode::kUsage,
                 "tool_choice.type: auto, any, tool or none expected, \"{}\" found",
@@ -251,7 +246,7 @@ Status ReadThinking(ObjectReader& reader, text::ChatOptions& options) {
   const JsonValue* value = reader.Find("thinking");
   if (value == nullptr) return {};
   MEGALITH_ASSIGN_OR_RETURN(ObjectReader thinking, ObjectReader::Create(*value, "thinking"));
-  MEGALITH_ASSIGN_OR_RETURN(const std::string type, RequireString(thinking, "type"));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string type, thinking.RequireString("type"));
   if (type != "enabled" && type != "disabled" && type != "adaptive") {
     return Fail(ErrorCode::kUsage,
                 "thinking.type: enabled, disabled or adaptive expected, \"{}\" found",

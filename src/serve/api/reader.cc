@@ -93,6 +93,11 @@ Result<const text::JsonValue*> ObjectReader::Require(std::string_view key,
   return value;
 }
 
+Result<std::string> ObjectReader::RequireString(std::string_view key) {
+  MEGALITH_ASSIGN_OR_RETURN(const text::JsonValue* value, Require(key, "string"));
+  return ReadString(*value, PathOf(key));
+}
+
 std::string ObjectReader::PathOf(std::string_view key) const {
   return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
 }

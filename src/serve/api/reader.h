@@ -47,6 +47,7 @@ class ObjectReader {
   const text::JsonValue* Find(std::string_view key);
   /// An error if absent or null.
   Result<const text::JsonValue*> Require(std::string_view key, std::string_view expected);
+  Result<std::string> RequireString(std::string_view key);
   std::string PathOf(std::string_view key) const;
 
   template <typename Out>

@@ -12,11 +12,6 @@ namespace {
 constexpr std::int64_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
 constexpr std::string_view kPackedPrefix = "plain:";
 
-Result<std::string> RequireString(ObjectReader& reader, std::string_view key) {
-  MEGALITH_ASSIGN_OR_RETURN(const JsonValue* value, reader.Require(key, "string"));
-  return ReadString(*value, reader.PathOf(key));
-}
-
 // A string or a list of parts whose text counts.
 Result<std::vector<std::string>> ReadParts(const JsonValue& value, const std::string& path) {
   if (value.is_string()) return std::vector<std::string>{value.text()};
@@ -28,7 +23,7 @@ Result<std::vector<std::string>> ReadParts(const JsonValue& value, const std::st
   for (std::size_t i = 0; i < value.items().size(); ++i) {
     const std::string part_path = fmt::format("{}[{}]", path, i);
     MEGALITH_ASSIGN_OR_RETURN(ObjectReader part, ObjectReader::Create(value.items()[i], part_path));
-    MEGALITH_ASSIGN_OR_RETURN(const std::string type, RequireString(part, "type"));
+    MEGALITH_ASSIGN_OR_RETURN(const std::string type, part.RequireString("type"));
     const bool is_refusal = type == "refusal";
     if (!is_refusal && type != "input_text" && type != "output_text" && type != "text" &&
         type != "reasoning_text" && type != "summary_text") {
@@ -37,7 +32,7 @@ Result<std::vector<std::string>> ReadParts(const JsonValue& value, const std::st
                   type.substr(0, 64));
     }
     MEGALITH_ASSIGN_OR_RETURN(std::string text,
-                              RequireString(part, is_refusal ? "refusal" : "text"));
+                              part.RequireString(is_refusal ? "refusal" : "text"));
     texts.push_back(std::move(text));
   }
   return texts;
@@ -67,7 +62,7 @@ class ItemReader {
 
  private:
   Status ReadMessage(ObjectReader& reader) {
-    MEGALITH_ASSIGN_OR_RETURN(const std::string role, RequireString(reader, "role"));
+    MEGALITH_ASSIGN_OR_RETURN(const std::string role, reader.RequireString("role"));
     MEGALITH_ASSIGN_OR_RETURN(const JsonValue* content,
                               reader.Require("content", "string or array of parts"));
     MEGALITH_ASSIGN_OR_RETURN(std::vector<std::string> parts,
@@ -119,20 +114,20 @@ class ItemReader {
 
   Status ReadCall(ObjectReader& reader) {
     text::ToolCall call;
-    MEGALITH_ASSIGN_OR_RETURN(call.id, RequireString(reader, "call_id"));
-    MEGALITH_ASSIGN_OR_RETURN(call.name, RequireString(reader, "name"));
+    MEGALITH_ASSIGN_OR_RETURN(call.id, reader.RequireString("call_id"));
+    MEGALITH_ASSIGN_OR_RETURN(call.name, reader.RequireString("name"));
     if (call.name.empty()) {
       return Fail(ErrorCode::kUsage, "{}: a name expected, an empty string found",
                   reader.PathOf("name"));
     }
-    MEGALITH_ASSIGN_OR_RETURN(call.arguments, RequireString(reader, "arguments"));
+    MEGALITH_ASSIGN_OR_RETURN(call.arguments, reader.RequireString("arguments"));
     turn_.tool_calls.push_back(std::move(call));
     has_turn_ = true;
     return {};
   }
 
   Status ReadOutput(ObjectReader& reader) {
-    MEGALITH_ASSIGN_OR_RETURN(const std::string id, RequireString(reader, "call_id"));
+    MEGALITH_ASSIGN_OR_RETURN(const std::string id, reader.RequireString("call_id"));
     MEGALITH_ASSIGN_OR_RETURN(const JsonValue* output,
                               reader.Require("output", "string or array of parts"));
     text::Message message = text::Message::ToolResult(id, "");
@@ -186,14 +181,14 @@ Status ReadInput(ObjectReader& reader, text::Conversation& conversation) {
 Result<JsonValue> ReadTool(const JsonValue& json, const std::string& path,
                            std::vector<std::string>& warnings) {
   MEGALITH_ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(json, path));
-  MEGALITH_ASSIGN_OR_RETURN(const std::string type, RequireString(reader, "type"));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string type, reader.RequireString("type"));
   if (type != "function") {
     warnings.push_back(
         fmt::format("{}: ignored: \"{}\" is no function; the model is not told of it", path,
                     text::RepairUtf8(type.substr(0, 64))));
     return JsonValue();
   }
-  MEGALITH_ASSIGN_OR_RETURN(const std::string name, RequireString(reader, "name"));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string name, reader.RequireString("name"));
   if (name.empty()) {
     return Fail(ErrorCode::kUsage, "{}: a name expected, an empty string found",
                 reader.PathOf("name"));
@@ -232,13 +227,13 @@ Status ReadToolChoice(ObjectReader& reader, ResponsesCall& call) {
   text::ChatOptions& options = call.chat.options;
   if (choice->is_object()) {
     MEGALITH_ASSIGN_OR_RETURN(ObjectReader named, ObjectReader::Create(*choice, "tool_choice"));
-    MEGALITH_ASSIGN_OR_RETURN(const std::string type, RequireString(named, "type"));
+    MEGALITH_ASSIGN_OR_RETURN(const std::string type, named.RequireString("type"));
     if (type != "function") {
       return Fail(ErrorCode::kUnsupported, "tool_choice.type: \"function\" expected, \"{}\" found",
                   type.substr(0, 64));
     }
     options.tool_choice = text::ToolChoice::kFunction;
-    MEGALITH_ASSIGN_OR_RETURN(options.tool_choice_function, RequireString(named, "name"));
+    MEGALITH_ASSIGN_OR_RETURN(options.tool_choice_function, named.RequireString("name"));
     return CheckToolChoice(options, "tool_choice");
   }
   MEGALITH_ASSIGN_OR_RETURN(const std::string name, ReadString(*choice, "tool_choice"));
@@ -289,7 +284,7 @@ Status ReadTextOptions(ObjectReader& reader, text::ChatOptions& options) {
   }
   if (format == nullptr) return {};
   MEGALITH_ASSIGN_OR_RETURN(ObjectReader form, ObjectReader::Create(*format, "text.format"));
-  MEGALITH_ASSIGN_OR_RETURN(const std::string type, RequireString(form, "type"));
+  MEGALITH_ASSIGN_OR_RETURN(const std::string type, form.RequireString("type"));
   if (type == "json_object") {
     options.response_format = text::ResponseFormat::kJsonObject;
   } else if (type == "json_schema") {
