@@ -692,7 +692,7 @@ TEST_F(ChatServiceTest, RefusedSubmissionsAreAnsweredPlainly) {
   for (const bool stream : {false, true}) {
     generator_->Play(std::vector<Script>{busy});
     const auto recording = Post(kPath, Question({{"stream", stream}}));
-    EXPECT_EQ(Read(recording, 503)["error"]["code"], "server_busy");
+    EXPECT_EQ(Read(recording, 429)["error"]["code"], "queue_full");
     const auto headers = recording->response().headers;
     EXPECT_TRUE(std::any_of(headers.begin(), headers.end(),
                             [](const auto& header) { return header.name == "Retry-After"; }));
@@ -700,7 +700,7 @@ TEST_F(ChatServiceTest, RefusedSubmissionsAreAnsweredPlainly) {
   // The second choice is refused: the first is not left running.
   generator_->Pause();
   generator_->Play(std::vector<Script>{{Spelled("abc")}, busy});
-  Ask(kPath, Question({{"n", 2}}), 503);
+  Ask(kPath, Question({{"n", 2}}), 429);
   generator_->WaitIdle();
   EXPECT_EQ(generator_->cancels(), (std::map<engine::GenerationId, int>{{3, 1}}));
 }

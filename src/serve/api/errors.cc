@@ -31,7 +31,7 @@ constexpr std::array<Row, 15> kRows = {{
     {ApiErrorCode::kInvalidApiKey, 401, "authentication_error", "authentication_error",
      "invalid_api_key", 0},
     {ApiErrorCode::kLoading, 503, "service_unavailable", "overloaded_error", "model_loading", 5},
-    {ApiErrorCode::kBusy, 503, "service_unavailable", "overloaded_error", "server_busy", 2},
+    {ApiErrorCode::kBusy, 429, "rate_limit_error", "rate_limit_error", "queue_full", 2},
     {ApiErrorCode::kShuttingDown, 503, "service_unavailable", "overloaded_error", "shutting_down",
      10},
     {ApiErrorCode::kNumeric, 500, "server_error", "api_error", "numeric_error", 0},
