@@ -20,8 +20,8 @@
 
 namespace megalith::exec {
 
-/// What tells a checkpoint's files from others: every shard's name, size, time of change and header.
-/// kIo, kNotFound: a shard cannot be looked at.
+/// What tells a checkpoint's files from others: every shard's name, size, time of change and
+/// header. kIo, kNotFound: a shard cannot be looked at.
 Result<PackedCacheKey> MakeCheckpointKey(const weights::Checkpoint& checkpoint);
 
 /// What packed weights follow from: every shard's name, size, time of change and header; every
