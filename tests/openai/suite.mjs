@@ -274,6 +274,34 @@ test("responses: text and events", async () => {
   assert.equal(text, answer.output_text);
 });
 
+test("responses: forms and calls are enforced", async () => {
+  const base = { model, input: "Tell me of a man.", temperature: 0, max_output_tokens: 400, reasoning: { effort: "none" } };
+  const schema = { type: "object", properties: { name: { type: "string", maxLength: 12 } }, required: ["name"], additionalProperties: false };
+  const formed = await client.responses.create({ ...base, text: { format: { type: "json_schema", name: "man", strict: true, schema } } });
+  assert.deepEqual(Object.keys(JSON.parse(formed.output_text)), ["name"]);
+  const called = await client.responses.create({
+    ...base, tools: [{ type: "function", name: "weather", strict: true, parameters: schema }], tool_choice: "required",
+  });
+  const call = called.output.find((item) => item.type === "function_call");
+  assert.equal(call.name, "weather");
+  assert.deepEqual(Object.keys(JSON.parse(call.arguments)), ["name"]);
+});
+
+test("Anthropic's messages: a forced call", async () => {
+  const answer = await (await fetch(url + "/v1/messages", {
+    method: "POST", headers: { "content-type": "application/json", "anthropic-version": "2023-06-01" },
+    body: JSON.stringify({
+      model, max_tokens: 400, temperature: 0, messages: [{ role: "user", content: "The weather, please." }],
+      tools: [{ name: "weather", input_schema: { type: "object", properties: { days: { type: "integer" } }, required: ["days"] } }],
+      tool_choice: { type: "any" },
+    }),
+  })).json();
+  assert.equal(answer.stop_reason, "tool_use", JSON.stringify(answer));
+  const use = answer.content.find((block) => block.type === "tool_use");
+  assert.equal(use.name, "weather");
+  assert.ok(Number.isInteger(use.input.days), JSON.stringify(use));
+});
+
 test("errors say what is wrong, in the client's own classes", async () => {
   await rejects(client.chat.completions.create({ ...greedy, model: "nobody" }), 404, (error) => {
     assert.ok(error instanceof OpenAI.NotFoundError);
