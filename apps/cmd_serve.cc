@@ -190,7 +190,14 @@ Status Serve(ServeOptions& options, const Cli& cli) {
   options.scheduler.always = prepared.drafting.options.always;
   options.scheduler.ngram = prepared.drafting.options.proposer != nullptr;
   MEGALITH_ASSIGN_OR_RETURN(scheduler, engine::Scheduler::Start(*engine, options.scheduler));
-  service.SetModel({std::move(prepared.tokenizer), std::move(prepared.stop_ids), scheduler.get()});
+  serve::ServedModel served{std::move(prepared.tokenizer), std::move(prepared.stop_ids),
+                            scheduler.get()};
+  if (!options.scheduler.prefix_store.empty()) {
+    MEGALITH_ASSIGN_OR_RETURN(const std::string identity, engine->StateIdentity());
+    served.replay_file =
+        (std::filesystem::path(options.scheduler.prefix_store) / identity / "turns").string();
+  }
+  service.SetModel(std::move(served));
   LogFormat(LogLevel::kInfo, "ready: {} as \"{}\"", prepared.directory, options.service.model);
 
   while (!cli.cancel->IsCancelled()) std::this_thread::sleep_for(kSignalPoll);

@@ -57,6 +57,8 @@ Result<std::unique_ptr<PrefixStore>> PrefixStore::Open(const PrefixStoreOptions&
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return Fail(ErrorCode::kIo, "{}: {}", folder, error.message());
+  // What is in it is what people wrote.
+  fs::permissions(folder, fs::perms::owner_all, error);
   std::unique_ptr<PrefixStore> store(new PrefixStore(options, folder));
   MEGALITH_RETURN_IF_ERROR(store->Scan());
   store->thread_ = std::thread([self = store.get()] { self->Loop(); });

@@ -538,7 +538,8 @@ void Scheduler::KeepSnapshots(Running& running) {
     const auto length = static_cast<std::size_t>(snapshot->length());
     const auto tokens = generation.tokens().first(length);
     const bool is_end = length == generation.length();
-    const bool is_shared = !boundaries.empty() && length == boundaries.front();
+    const bool is_shared =
+        length == (boundaries.empty() ? generation.prompt_size() - 1 : boundaries.front());
     if (store_ != nullptr && (is_end || is_shared)) store_->Write(tokens, snapshot);
     cache_.Insert(tokens, std::move(snapshot));
   }

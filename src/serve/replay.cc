@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/log.h"
 #include "serve/api/json_build.h"
 
 namespace megalith::serve {
@@ -60,12 +61,50 @@ std::string CanonicalMessage(const text::Message& message, bool thinking) {
 void ReplayStore::Put(const text::Message& message, bool thinking, std::vector<text::TokenId> ids) {
   Turn turn{CanonicalMessage(message, thinking), std::move(ids)};
   const std::lock_guard lock(mutex_);
-  if (const auto old = index_.find(turn.key); old != index_.end()) Drop(old->second);
-  if (Bytes(turn) > limit_bytes_) return;
+  if (Insert(std::move(turn))) Log(turns_.front());
+}
+
+/// In front of the others. False if it is too large, or there already with the same ids.
+bool ReplayStore::Insert(Turn turn) {
+  if (const auto old = index_.find(turn.key); old != index_.end()) {
+    if (old->second->ids == turn.ids) return false;
+    Drop(old->second);
+  }
+  if (Bytes(turn) > limit_bytes_) return false;
   num_bytes_ += Bytes(turn);
   turns_.push_front(std::move(turn));
   index_.emplace(turns_.front().key, turns_.begin());
   while (num_bytes_ > limit_bytes_) Drop(std::prev(turns_.end()));
+  return true;
+}
+
+Status ReplayStore::KeepIn(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  MEGALITH_ASSIGN_OR_RETURN(
+      log_, ReplayLog::Open(path, [this](std::string key, std::vector<text::TokenId> ids) {
+        Insert({std::move(key), std::move(ids)});
+      }));
+  return {};
+}
+
+/// A file that cannot be written is no reason to stop: turns are then found until the end of the
+/// process.
+void ReplayStore::Log(const Turn& turn) {
+  if (log_ == nullptr) return;
+  Status status = log_->Append(turn.key, turn.ids);
+  // The log has every turn ever put; it is written anew before it is much larger than the store.
+  if (status && log_->num_bytes() > 2 * limit_bytes_) status = RewriteLog();
+  if (status) return;
+  LogFormat(LogLevel::kWarning, "replayed turns are no longer kept: {}", status.error().message);
+  log_.reset();
+}
+
+Status ReplayStore::RewriteLog() {
+  MEGALITH_RETURN_IF_ERROR(log_->Clear());
+  for (auto turn = turns_.rbegin(); turn != turns_.rend(); ++turn) {
+    MEGALITH_RETURN_IF_ERROR(log_->Append(turn->key, turn->ids));
+  }
+  return {};
 }
 
 std::optional<std::vector<text::TokenId>> ReplayStore::Find(const text::Message& message,

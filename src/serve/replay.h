@@ -7,12 +7,15 @@
 
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/result.h"
+#include "serve/replay_log.h"
 #include "text/chat.h"
 #include "text/token_id.h"
 
@@ -35,6 +38,10 @@ class ReplayStore {
 
   std::optional<std::vector<text::TokenId>> Find(const text::Message& message, bool thinking);
 
+  /// Keeps turns in a file from now on, and takes what it holds already. Errors: ReplayLog::Open;
+  /// the store then goes on without a file.
+  Status KeepIn(const std::string& path);
+
   std::size_t num_bytes() const;
   std::size_t num_turns() const;
 
@@ -44,13 +51,17 @@ class ReplayStore {
     std::vector<text::TokenId> ids;
   };
   static std::size_t Bytes(const Turn& turn);
+  bool Insert(Turn turn);
   void Drop(std::list<Turn>::iterator turn);
+  void Log(const Turn& turn);
+  Status RewriteLog();
 
   const std::size_t limit_bytes_;
   mutable std::mutex mutex_;
   std::list<Turn> turns_;  // most recently used first
   std::unordered_map<std::string_view, std::list<Turn>::iterator> index_;  // keys lie in turns_
   std::size_t num_bytes_ = 0;
+  std::unique_ptr<ReplayLog> log_;  // null: no file
 };
 
 }  // namespace megalith::serve

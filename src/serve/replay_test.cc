@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tools/temp_dir.h"
+
 namespace megalith::serve {
 namespace {
 
@@ -79,6 +81,78 @@ TEST(ReplayStore, LeastRecentlyUsedGoesFirst) {
   // Larger than everything: not kept, and nothing is dropped for it.
   store.Put(text::Message::Assistant("4"), true, Ids(100000, 7));
   EXPECT_EQ(store.num_turns(), 3u);
+}
+
+TEST(ReplayStore, TurnsOutliveTheProcess) {
+  const tools::TempDir temp;
+  const std::string path = temp.File("turns");
+  {
+    ReplayStore store(1 << 20);
+    ASSERT_TRUE(store.KeepIn(path));
+    store.Put(text::Message::Assistant("a"), true, {1, 2});
+    store.Put(text::Message::Assistant("b"), true, {3});
+    store.Put(text::Message::Assistant("a"), true, {4, 5, 6});
+    ReplayStore second(1 << 20);
+    EXPECT_FALSE(second.KeepIn(path)) << "it is open already";
+  }
+  ReplayStore store(1 << 20);
+  ASSERT_TRUE(store.KeepIn(path));
+  EXPECT_EQ(store.num_turns(), 2u);
+  EXPECT_EQ(store.Find(text::Message::Assistant("a"), true), (Ids{4, 5, 6}));
+  EXPECT_EQ(store.Find(text::Message::Assistant("b"), true), (Ids{3}));
+  EXPECT_FALSE(ReplayStore(1).KeepIn(temp.path())) << "a folder";
+}
+
+TEST(ReplayStore, WhatAKilledProcessLeftIsCutOff) {
+  const tools::TempDir temp;
+  const std::string path = temp.File("turns");
+  {
+    ReplayStore store(1 << 20);
+    ASSERT_TRUE(store.KeepIn(path));
+    store.Put(text::Message::Assistant("a"), true, {1, 2});
+    store.Put(text::Message::Assistant("b"), true, {3});
+  }
+  const std::string whole = temp.Read("turns");
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    temp.Write("turns", whole.substr(0, length));
+    ReplayStore store(1 << 20);
+    ASSERT_TRUE(store.KeepIn(path));
+    EXPECT_LE(store.num_turns(), 1u);
+    // It goes on behind what is whole.
+    store.Put(text::Message::Assistant("c"), true, {7});
+  }
+  {
+    ReplayStore store(1 << 20);
+    ASSERT_TRUE(store.KeepIn(path));
+    EXPECT_EQ(store.Find(text::Message::Assistant("c"), true), (Ids{7}));
+    EXPECT_EQ(store.Find(text::Message::Assistant("a"), true), (Ids{1, 2}));
+  }
+  for (std::size_t place = 8; place < whole.size(); ++place) {
+    std::string damaged = whole;
+    damaged[place] = static_cast<char>(damaged[place] ^ 4);
+    temp.Write("turns", damaged);
+    ReplayStore store(1 << 20);
+    ASSERT_TRUE(store.KeepIn(path));
+    EXPECT_LE(store.num_turns(), 1u) << place;
+  }
+}
+
+TEST(ReplayStore, TheFileDoesNotGrowForEver) {
+  const tools::TempDir temp;
+  const std::string path = temp.File("turns");
+  constexpr std::size_t kLimit = 10'000;
+  {
+    ReplayStore store(kLimit);
+    ASSERT_TRUE(store.KeepIn(path));
+    for (int i = 0; i < 500; ++i) {
+      store.Put(text::Message::Assistant(std::to_string(i)), true, Ids(100, i));
+      ASSERT_LE(temp.Read("turns").size(), 3 * kLimit);
+    }
+  }
+  ReplayStore store(kLimit);
+  ASSERT_TRUE(store.KeepIn(path));
+  EXPECT_EQ(store.Find(text::Message::Assistant("499"), true), Ids(100, 499));
+  EXPECT_GT(store.num_turns(), 5u);
 }
 
 }  // namespace

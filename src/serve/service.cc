@@ -138,6 +138,11 @@ void Service::SetLoadProgress(double fraction) { load_fraction_ = std::clamp(fra
 void Service::SetModel(ServedModel model) {
   // A vocabulary without the chat format's control tokens can still complete texts.
   if (auto trie = text::grammar::TokenTrie::Create(model.tokenizer)) model.token_trie = *trie;
+  if (!model.replay_file.empty()) {
+    if (const Status status = replay_.KeepIn(model.replay_file); !status) {
+      LogFormat(LogLevel::kWarning, "replayed turns are not kept: {}", status.error().message);
+    }
+  }
   const std::lock_guard lock(model_mutex_);
   model_ = std::make_shared<const ServedModel>(std::move(model));
 }

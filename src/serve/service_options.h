@@ -33,6 +33,7 @@ struct ServedModel {
   text::Tokenizer tokenizer;
   std::vector<text::TokenId> stop_ids;
   engine::Generator* generator = nullptr;  ///< outlives the service
+  std::string replay_file;                 ///< where generated turns outlive the process; or empty
   /// For forms of replies; null: the tokenizer has no control tokens. Set by Service::SetModel.
   std::shared_ptr<const text::grammar::TokenTrie> token_trie;
 };

@@ -1,17 +1,23 @@
 // Conversations as agents have them: every turn sends the whole history again, with tool calls, their
-// results and reasoning. From the second turn on only what is new should have to run.
+// results and reasoning. From the second turn on only what is new should have to run, also after a
+// restart of the server, and a second client shares the system prompt.
 //
-//   node agent.mjs URL [FIRST_TURN] [LAST_TURN] < history.json > history.json
+//   node agent.mjs [TURNS] [options of megalith serve]
 //
-// The history goes on from standard input, so that the server can be restarted in between. Prints a
-// table to standard error; fails if a turn runs much more than what is new.
+// Prints a table; fails if a turn runs again what had been run before.
 
-import { readFileSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 
-import { Client, randomSource, words } from "./client.mjs";
+import { idle, randomSource, words } from "./client.mjs";
+import { startServer } from "./server.mjs";
 
-const [url, firstTurn = "1", lastTurn = "10"] = process.argv.slice(2);
-const client = new Client(url);
+const [turns = "10", ...options] = process.argv.slice(2);
+const folder = mkdtempSync(join(tmpdir(), "megalith-agent-"));
+const start = () => startServer(["--cache-dir", folder, ...options]);
+let server = await start();
+
 const tools = [{
   type: "function",
   function: {
@@ -19,34 +25,74 @@ const tools = [{
     parameters: { type: "object", properties: { path: { type: "string" }, lines: { type: "integer" } }, required: ["path"] },
   },
 }];
-const state = Number(firstTurn) > 1
-  ? JSON.parse(readFileSync(0, "utf8"))
-  : { messages: [{ role: "system", content: "You help with files. " + words(randomSource(5), 150) }], expected: 0 };
+const system = { role: "system", content: "You help with files. " + words(randomSource(5), 150) };
+const faults = [];
 
-let worst = 1;
-console.error("turn  prompt  cached   new  ran again");
-for (let turn = Number(firstTurn); turn <= Number(lastTurn); ++turn) {
-  const random = randomSource(turn);
-  if (turn % 2 === 1) {
-    state.messages.push({ role: "user", content: words(random, 25) });
-  } else {
-    // The last answer becomes one with a call, as if the model had asked for a file.
-    const id = `call_${turn}`;
-    state.messages.push(
-      { role: "assistant", content: null, tool_calls: [{ id, type: "function", function: { name: "read_file", arguments: JSON.stringify({ path: `/src/${turn}.c`, lines: turn }) } }] },
-      { role: "tool", tool_call_id: id, content: words(random, 40) });
+class Conversation {
+  constructor(seed) {
+    this.messages = [system];
+    this.random = randomSource(seed);
+    this.known = 0;  // tokens of the history that have been run
+    this.turn = 0;
   }
-  const answer = await client.json("POST", "/v1/chat/completions", { messages: state.messages, tools, max_tokens: 40, temperature: 0 });
-  const { prompt_tokens: total, prompt_tokens_details: { cached_tokens: cached }, completion_tokens: generated } = answer.usage;
-  // All of the turn before is known: its prompt and its answer but for the last token.
-  const again = Math.max(0, state.expected - cached);
-  console.error(`${String(turn).padStart(4)}  ${String(total).padStart(6)}  ${String(cached).padStart(6)}  ${String(total - state.expected).padStart(4)}  ${again}`);
-  if (turn > 1) worst = Math.min(worst, state.expected === 0 ? 1 : cached / state.expected);
-  // The end of the generation prompt is not part of the history.
-  state.expected = total + generated - 1;
-  state.messages.push({ role: "assistant", ...answer.choices[0].message });
+
+  async next() {
+    this.turn += 1;
+    if (this.turn % 3 === 0) {
+      // As if the model had asked for two files, and the client gives the results in the other order.
+      const call = (id, path) => ({ id, type: "function", function: { name: "read_file", arguments: JSON.stringify({ path, lines: this.turn }) } });
+      this.messages.push(
+        { role: "assistant", content: null, tool_calls: [call(`a${this.turn}`, "/src/a.c"), call(`b${this.turn}`, "/src/b.c")] },
+        { role: "tool", tool_call_id: `b${this.turn}`, content: words(this.random, 30) },
+        { role: "tool", tool_call_id: `a${this.turn}`, content: words(this.random, 30) });
+    } else {
+      this.messages.push({ role: "user", content: words(this.random, 25) });
+    }
+    const answer = await server.client.json("POST", "/v1/chat/completions", {
+      messages: this.messages, tools, max_tokens: 40, temperature: 1, seed: this.turn,
+    });
+    const { prompt_tokens: total, prompt_tokens_details: { cached_tokens: cached }, completion_tokens: generated } = answer.usage;
+    const row = { turn: this.turn, prompt: total, known: this.known, cached, ran: total - cached };
+    // The answer's last token was chosen, but not run.
+    this.known = total + generated - 1;
+    this.messages.push({ role: "assistant", ...answer.choices[0].message });
+    await idle(server.client);
+    return row;
+  }
 }
-console.error(`of what had been run before, at least ${(100 * worst).toFixed(1)} % came from the cache in every turn`);
-client.close();
-process.stdout.write(JSON.stringify(state));
-if (worst < 0.9) process.exit(1);
+
+function report(row, note = "") {
+  console.log([row.turn, row.prompt, row.known, row.cached, row.ran].map((value) => String(value).padStart(7)).join(" ") + "  " + note);
+}
+
+console.log("   turn  prompt   known  cached     ran");
+const first = new Conversation(1);
+let known = 0;
+let cached = 0;
+for (let turn = 1; turn <= Number(turns); ++turn) {
+  let note = "";
+  if (turn === Math.ceil(Number(turns) / 2) + 1) {
+    const { code } = await server.stop();
+    if (code !== 0) faults.push(`the server ended with ${code}`);
+    server = await start();
+    note = "after a restart";
+  }
+  const row = await first.next();
+  report(row, note);
+  known += row.known;
+  cached += Math.min(row.cached, row.known);
+  if (row.cached < row.known) faults.push(`turn ${turn}: ${row.cached} tokens cached of ${row.known} known`);
+}
+console.log(`of what had been run before, ${(100 * cached / known).toFixed(1)} % came from the cache`);
+
+const second = new Conversation(2);
+const row = await second.next();
+report(row, "another client with the same system prompt and tools");
+if (row.cached < 300) faults.push(`the system prompt was not shared: ${row.cached} tokens`);
+
+await server.stop();
+rmSync(folder, { recursive: true });
+if (faults.length > 0) {
+  console.log("FAILED\n" + faults.join("\n"));
+  process.exit(1);
+}

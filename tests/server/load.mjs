@@ -1,21 +1,22 @@
 // Many clients at once: no answer may depend on the others, none may be lost, nothing may be left.
 //
-//   node load.mjs URL PID [SECONDS] [CLIENTS] [SHORT_REQUESTS]
+//   node load.mjs [SECONDS] [CLIENTS] [SHORT_REQUESTS]
 //
-// PID is the server's process, whose memory is looked at. Answers under load are compared with those
-// that the same requests had alone.
+// Answers under load are compared with those that the same requests had alone.
 
-import { readFileSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 
 import { Client, idle, randomSource, words } from "./client.mjs";
+import { startServer } from "./server.mjs";
 
-const [url, pid, seconds = "300", clients = "64", shortRequests = "10000"] = process.argv.slice(2);
-const client = new Client(url);
+const [seconds = "300", clients = "64", shortRequests = "10000"] = process.argv.slice(2);
+const folder = mkdtempSync(join(tmpdir(), "megalith-load-"));
+// The cache is small, so that it is full long before the end.
+const server = await startServer(["--sequences", "8", "--prefix-cache", "64M", "--cache-dir", folder, "--cache-dir-size", "64M"]);
+const { client } = server;
 const random = randomSource(7);
-
-function residentKiB() {
-  return Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))[1]);
-}
 
 const requests = [];
 const system = words(random, 120);
@@ -39,7 +40,7 @@ const faults = [];
 const start = Date.now();
 const end = start + Number(seconds) * 1000;
 const memory = [];
-const sampler = setInterval(() => memory.push(residentKiB()), 1000);
+const sampler = setInterval(() => memory.push(server.residentKiB()), 1000);
 
 async function oneClient(number) {
   const own = randomSource(1000 + number);
@@ -96,7 +97,7 @@ if (status.generations.length !== 0) faults.push("generations are stuck");
 if (status.failed !== 0) faults.push(`${status.failed} generations failed`);
 
 console.log(`${shortRequests} short requests through kept connections`);
-const few = new Client(url, { sockets: 16 });
+const few = new Client(server.url, { sockets: 16 });
 let short = 0;
 await Promise.all(Array.from({ length: 16 }, async () => {
   while (short < Number(shortRequests) && faults.length < 10) {
@@ -105,9 +106,11 @@ await Promise.all(Array.from({ length: 16 }, async () => {
     if (answer.choices[0].finish_reason !== "length") faults.push("a short answer ended with " + answer.choices[0].finish_reason);
   }
 }));
-console.log(`${short} answered; resident memory ${(residentKiB() / 1024).toFixed(1)} MiB`);
+console.log(`${short} answered; resident memory ${(server.residentKiB() / 1024).toFixed(1)} MiB`);
 few.close();
-client.close();
+const { code } = await server.stop();
+if (code !== 0) faults.push(`the server ended with ${code}:\n${server.log().split("\n").slice(-20).join("\n")}`);
+rmSync(folder, { recursive: true });
 if (faults.length > 0) {
   console.log("FAILED\n" + faults.join("\n"));
   process.exit(1);

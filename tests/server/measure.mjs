@@ -1,15 +1,17 @@
 // How a running server feels: time to the first byte and the first token with and without reuse, decode
 // rate with 1 to 8 clients, and what a long prompt takes from running answers.
 //
-//   node measure.mjs URL [PROMPT_WORDS] [ANSWER_TOKENS] [ROUNDS] > server.json
+//   node measure.mjs [PROMPT_WORDS] [ANSWER_TOKENS] [ROUNDS] [options of megalith serve] > server.json
 //
-// The server is to run with at least 9 sequences and have nothing else to do. Answers are not ended
-// by the model. Medians over the rounds.
+// The machine is to have nothing else to do. Answers are not ended by the model. Medians over the
+// rounds.
 
-import { Client, idle, median, randomSource, words } from "./client.mjs";
+import { idle, median, randomSource, words } from "./client.mjs";
+import { startServer } from "./server.mjs";
 
-const [url, promptWords = "1000", answerTokens = "200", rounds = "5"] = process.argv.slice(2);
-const client = new Client(url);
+const [promptWords = "1000", answerTokens = "200", rounds = "5", ...options] = process.argv.slice(2);
+const server = await startServer(["--sequences", "9", ...options]);
+const { client } = server;
 const random = randomSource(3);
 const now = () => performance.now() / 1000;
 const endless = { temperature: 0, ignore_eos: true };
@@ -93,5 +95,5 @@ for (let round = 0; round < result.rounds; ++round) {
 }
 result.beside_prompt = { answers: 4, share_of_rate: median(shares), prompt_seconds: median(prompts) };
 log(`4 answers beside a prompt of ${first.prompt_tokens} tokens keep ${(100 * median(shares)).toFixed(0)} % of their rate; it takes ${median(prompts).toFixed(2)} s`);
-client.close();
+await server.stop();
 console.log(JSON.stringify(result, null, 1));
