@@ -767,6 +767,26 @@ TEST_F(ChatServiceTest, CompletedAnswersAreNotCancelled) {
   EXPECT_TRUE(generator_->cancels().empty());
 }
 
+TEST_F(ChatServiceTest, TurnThatWasCutIsReplayedToo) {
+  Ids ids = ByteIds("hmm");
+  const auto add = [&ids](const Ids& more) { ids.insert(ids.end(), more.begin(), more.end()); };
+  add(Spelled(kEndThink + kOpenResponse));
+  add(ByteIds("hello"));
+  for (const std::size_t length : {std::size_t{2}, ids.size()}) {
+    Restart({});
+    generator_->Play(ids);
+    const json message = Ask(kPath, Question({{"max_tokens", length}}))["choices"][0]["message"];
+    json body = Question();
+    body["messages"].push_back(message);
+    Ask(kPath, body);
+    const auto requests = generator_->requests();
+    Ids turn = requests[0].prompt;
+    turn.insert(turn.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(length));
+    ASSERT_GT(requests[1].prompt.size(), turn.size());
+    EXPECT_TRUE(std::equal(turn.begin(), turn.end(), requests[1].prompt.begin())) << length;
+  }
+}
+
 TEST_F(ChatServiceTest, GeneratedTurnIsReplayedWithItsOwnIds) {
   // The answer is spelled byte by byte, as no encoder would.
   Ids ids = ByteIds("hm");

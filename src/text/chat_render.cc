@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "text/chat_parser.h"
 #include "text/chat_prompts.h"
 #include "text/chat_tag.h"
 #include "text/unicode.h"
@@ -69,7 +70,24 @@ class PromptWriter {
   void Ids(const std::vector<TokenId>& ids) { ids_.insert(ids_.end(), ids.begin(), ids.end()); }
   void EndOfMessage() { ids_.push_back(control_.end_of_msg); }
 
+  /// The channel that the ids so far leave open.
+  Channel OpenChannel() const { return FindOpenChannel(tokenizer_, control_, ids_); }
+  /// The tag that they end with closing, if they do.
+  std::string ClosedTag() const {
+    if (ids_.empty() || ids_.back() != control_.sep) return {};
+    const auto last = std::find_if(ids_.rbegin(), ids_.rend(), [this](TokenId id) {
+      return id == control_.open || id == control_.close;
+    });
+    if (last == ids_.rend() || *last == control_.open) return {};
+    std::string tag;
+    for (auto it = last.base(); it != ids_.end() && *it != control_.sep; ++it) {
+      tag.append(tokenizer_.TokenBytes(*it));
+    }
+    return tag;
+  }
+
   std::size_t size() const { return ids_.size(); }
+  void Truncate(std::size_t size) { ids_.resize(size); }
   std::vector<TokenId> Take() { return std::move(ids_); }
 
  private:
@@ -169,7 +187,10 @@ class ChatRenderer {
   Status RenderAssistant(const Message& message) {
     last_calls_ = &message.tool_calls;
     num_results_ = 0;
-    if (const std::vector<TokenId>* ids = FindReplay(message)) return RenderReplay(*ids);
+    if (const std::vector<TokenId>* ids = FindReplay(message)) {
+      MEGALITH_ASSIGN_OR_RETURN(const bool done, RenderReplay(*ids));
+      if (done) return {};
+    }
     MEGALITH_RETURN_IF_ERROR(writer_.Open("message", {{"role", "assistant"}}));
     if (options_.thinking) {
       MEGALITH_RETURN_IF_ERROR(writer_.Open("think"));
@@ -200,12 +221,28 @@ class ChatRenderer {
     return replay_ && options_.keep_reasoning ? replay_(message) : nullptr;
   }
 
-  Status RenderReplay(const std::vector<TokenId>& ids) {
-    ++rendered_.num_replayed_turns;
+  /// False, and nothing is written, if the ids break off where a text does not end.
+  Result<bool> RenderReplay(const std::vector<TokenId>& ids) {
+    const std::size_t begin = writer_.size();
     MEGALITH_RETURN_IF_ERROR(RenderGenerationPrefix());
     writer_.Ids(ids);
-    writer_.EndOfMessage();
-    return {};
+    const Channel open = writer_.OpenChannel();
+    if (open == Channel::kThink || open == Channel::kResponse) {
+      // A turn that was cut is closed as if its text had been written anew.
+      if (open == Channel::kThink) {
+        MEGALITH_RETURN_IF_ERROR(writer_.Close("think"));
+        MEGALITH_RETURN_IF_ERROR(writer_.Open("response"));
+      }
+      MEGALITH_RETURN_IF_ERROR(writer_.Close("response"));
+      MEGALITH_RETURN_IF_ERROR(writer_.CloseMessage());
+    } else if (writer_.ClosedTag() == "message") {
+      writer_.EndOfMessage();
+    } else {
+      writer_.Truncate(begin);
+      return false;
+    }
+    ++rendered_.num_replayed_turns;
+    return true;
   }
 
   Status RenderCall(const ToolCall& call, std::string_view index) {

@@ -437,5 +437,35 @@ TEST(RenderChat, ReplayedTurnStandsAsItWasGenerated) {
       0);
 }
 
+TEST(RenderChat, ReplayedTurnsThatWereCutAreClosedLikeTheirText) {
+  const auto rendered = [](const std::string& spelling, const Message& message, bool thinking) {
+    const Ids turn = Spelled(spelling);
+    ChatOptions options;
+    options.thinking = thinking;
+    options.effort = Effort::kOmitted;
+    const RenderedChat chat = ValueOf(RenderChat(ReleasedTokenizer(), {message}, options,
+                                                 [&turn](const Message&) { return &turn; }));
+    // The same ids as without, because these texts are spelled as the encoder would.
+    EXPECT_EQ(Show(chat.ids), Show(Render({message}, options)));
+    return chat.num_replayed_turns;
+  };
+  const Message thought = Message::Assistant("", "hm");
+  EXPECT_EQ(rendered("hm", thought, true), 1);
+  const std::string answer = "hm<|close|>think<|sep|><|open|>response<|sep|>";
+  EXPECT_EQ(rendered(answer + "ab", Message::Assistant("ab", "hm"), true), 1);
+  EXPECT_EQ(rendered(answer, thought, true), 1);
+  EXPECT_EQ(rendered("ab", Message::Assistant("ab"), false), 1);
+  // Where no text ends, the message is encoded anew.
+  for (const char* end : {"<|close|>", "<|close|>thi", "<|close|>think", "<|close|>think<|sep|>",
+                          "<|close|>think<|sep|><|open|>resp"}) {
+    EXPECT_EQ(rendered(std::string("hm") + end, thought, true), 0) << end;
+  }
+  for (const char* end :
+       {"<|close|>response<|sep|>", "<|close|>response<|sep|><|open|>tools<|sep|>",
+        "<|close|>response<|sep|><|close|>message"}) {
+    EXPECT_EQ(rendered(std::string("ab") + end, Message::Assistant("ab"), false), 0) << end;
+  }
+}
+
 }  // namespace
 }  // namespace megalith::text

@@ -82,7 +82,7 @@ void ChatJob::OnFinish(std::size_t idx, const engine::GenerationSummary& summary
   if (const auto stop = choice.parser.matched_stop_string()) {
     choice.result.matched_stop = parts_.stops[*stop];
   }
-  KeepForReplay(choice, has_stop_id);
+  KeepForReplay(choice, has_stop_id, hit_limit);
   if (parts_.stream) {
     parts_.format->ChoiceEnd(stream(), idx, choice.result, std::move(choice.new_logprobs));
   } else {
@@ -91,9 +91,10 @@ void ChatJob::OnFinish(std::size_t idx, const engine::GenerationSummary& summary
   }
 }
 
-// Only what the model closed itself: the renderer closes what was cut in the same way as here.
-void ChatJob::KeepForReplay(const Choice& choice, bool has_stop_id) {
-  if (parts_.replay == nullptr || !choice.parser.message_closed()) return;
+// What ends with a stop string is not kept: its ids say more than the client has seen. What was
+// cancelled is not either: nobody knows how much of it the client has seen.
+void ChatJob::KeepForReplay(const Choice& choice, bool has_stop_id, bool hit_limit) {
+  if (parts_.replay == nullptr || !(choice.parser.message_closed() || hit_limit)) return;
   std::vector<text::TokenId> ids = choice.ids;
   if (has_stop_id) ids.pop_back();
   parts_.replay->Put(choice.result.reply.ToMessage(), parts_.thinking, std::move(ids));

@@ -59,7 +59,7 @@ class ChatJob : public GenerationJob {
   /// The model has ended the answer, or what the request allows of it.
   bool AtEnd(const Choice& choice) const;
   /// `has_stop_id`: the last id is one.
-  void KeepForReplay(const Choice& choice, bool has_stop_id);
+  void KeepForReplay(const Choice& choice, bool has_stop_id, bool hit_limit);
 
   ChatJobParts parts_;
   std::vector<Choice> choices_;
