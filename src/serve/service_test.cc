@@ -345,7 +345,7 @@ TEST_F(ServiceTest, OddButLegalConversationsAreAnswered) {
       {"tool_calls",
        {{{"id", "c1"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}}}};
   const json result = {{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "r"}};
-  const std::vector<json> conversations = {
+  const std::vector<std::vector<json>> conversations = {
       {user, message("system", "s"), user},
       {message("system", "s"), message("system", "s"), user},
       {user, message("assistant", "a"), message("system", "s")},
@@ -358,7 +358,7 @@ TEST_F(ServiceTest, OddButLegalConversationsAreAnswered) {
       {message("user", "")},
       {message("user", json::array())},
   };
-  for (const json& messages : conversations) {
+  for (const std::vector<json>& messages : conversations) {
     const json answer = Ask("/v1/chat/completions", {{"messages", messages}});
     EXPECT_EQ(answer["choices"][0]["message"]["content"], "ok");
   }
