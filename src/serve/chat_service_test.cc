@@ -2,7 +2,7 @@
 #include <cmath>
 #include <set>
 
-#include "serve/service_test_util.h"
+#include "serve/testing/service_test_util.h"
 #include "text/chat_render.h"
 #include "text/stream_decoder.h"
 #include "text/utf8.h"

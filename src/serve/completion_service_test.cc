@@ -1,5 +1,5 @@
 // POST /v1/completions.
-#include "serve/service_test_util.h"
+#include "serve/testing/service_test_util.h"
 #include "text/stream_decoder.h"
 #include "text/utf8.h"
 

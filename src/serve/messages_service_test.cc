@@ -1,5 +1,5 @@
 // POST /v1/messages and its count_tokens.
-#include "serve/service_test_util.h"
+#include "serve/testing/service_test_util.h"
 #include "text/chat_render.h"
 #include "text/stream_decoder.h"
 

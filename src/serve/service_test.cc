@@ -3,7 +3,7 @@
 
 #include "serve/access.h"
 #include "serve/api/field_policy.h"
-#include "serve/service_test_util.h"
+#include "serve/testing/service_test_util.h"
 
 namespace megalith::serve {
 namespace {
