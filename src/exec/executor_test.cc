@@ -157,7 +157,13 @@ TEST_P(EveryPath, SlotUsedBeforeStartsAfresh) {
 
 std::vector<ExecutorSpec> Paths() {
   std::vector<ExecutorSpec> paths;
-  for (const std::int32_t workers : {1, 2, 3, 5}) {
+  // What the number of workers changes is the same on every path.
+  for (const std::int32_t workers : {2, 5}) {
+    ExecutorSpec spec;
+    spec.num_workers = workers;
+    paths.push_back(spec);
+  }
+  for (const std::int32_t workers : {1, 3}) {
     ExecutorSpec spec;
     spec.num_workers = workers;
     for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
