@@ -326,6 +326,8 @@ void AddSchedulingOptions(CLI::App& command, ServeOptions& options) {
 void RegisterServe(CLI::App& app, Cli& cli) {
   const auto options = std::make_shared<ServeOptions>();
   options->http.port = 8080;
+  // Requests are read and their texts encoded on these threads: a long one must not hold up others.
+  options->http.num_threads = 4;
   options->service.model.clear();
   CLI::App* command =
       AddCommand(app, cli, "serve", "Serve a model over HTTP: the OpenAI API, and a page to chat",

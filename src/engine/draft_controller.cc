@@ -65,7 +65,9 @@ DraftController::DraftController(const DraftControllerOptions& options, StepCost
   statistics_.rounds_by_drafts.resize(max_drafts + 1);
   row_costs_.resize(max_drafts + 1);
   ForgetBlocks();
-  statistics_.probes = options.max_drafts > 0 && !options.fixed_drafts ? 1 : 0;
+  if (costs_.StepsLost(options.request_costs) > 0.0) mode_ = Mode::kOff;
+  const bool tries = options.max_drafts > 0 && !options.fixed_drafts && mode_ == Mode::kProbing;
+  statistics_.probes = tries ? 1 : 0;
 }
 
 DraftPlan DraftController::Plan(std::int32_t available, std::span<const float> confidence) {
@@ -90,7 +92,7 @@ DraftPlan DraftController::Plan(std::int32_t available, std::span<const float> c
 }
 
 DraftPlan DraftController::PlanPaid(std::int32_t available, const Policy& best) {
-  if (mode_ == Mode::kOff && steps_lost_ <= 0.0) StartProbe();
+  if (MayProbe()) StartProbe();
   if (mode_ == Mode::kProbing) {
     // A round that asked for drafts and got none counts too, or a probe might never end.
     const bool answered = available > 0 || statistics_.last_plan.request > 0;
@@ -119,7 +121,7 @@ DraftPlan DraftController::PlanPaid(std::int32_t available, const Policy& best) 
 DraftPlan DraftController::PlanFree(std::int32_t available) {
   const std::int32_t request = options_.max_drafts;
   if (available == 0) return Planned(0, request, "no drafts proposed");
-  if (mode_ == Mode::kOff && steps_lost_ <= 0.0) StartProbe();
+  if (MayProbe()) StartProbe();
   if (mode_ == Mode::kProbing && probe_rounds_left_ > 0) {
     --probe_rounds_left_;
     return Planned(BestCut(kHopefulChance), request, "trying drafts");
@@ -162,9 +164,9 @@ void DraftController::Record(const RoundRecord& round) {
   if (!plain) {
     // By the estimates, not by the clock: one slow step must not put off the next probe.
     const double cost = (costs_.Rows(num_drafts) + costs_.Drafting(paid)) / costs_.Rows(0);
-    steps_lost_ += cost - (1 + num_accepted);
+    Lose(cost - (1 + num_accepted));
   } else if (mode_ == Mode::kOff) {
-    steps_lost_ -= options_.probe_share;
+    Lose(-options_.probe_share);
   }
 }
 
@@ -235,6 +237,16 @@ std::int32_t DraftController::BestCut(double least_chance) const {
     cut.Extend(static_cast<std::int32_t>(k) + 1, chances[k], row_costs_[k + 1], rate_);
   }
   return cut.num_drafts;
+}
+
+bool DraftController::MayProbe() const {
+  return mode_ == Mode::kOff && steps_lost_ <= 0.0 &&
+         costs_.StepsLost(options_.request_costs) <= 0.0;
+}
+
+void DraftController::Lose(double steps) {
+  steps_lost_ += steps;
+  if (!options_.fixed_drafts) costs_.AddStepsLost(options_.request_costs, steps);
 }
 
 void DraftController::StartProbe() {

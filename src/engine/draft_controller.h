@@ -20,7 +20,9 @@
 // Without drafts nothing is learnt about them. So they are tried for a few rounds at the start and,
 // while off, in probes of a few rounds. A probe has to wait until what drafting has lost is no more
 // than `probe_share` of the steps since: dear probes are rare, cheap ones frequent, and the total
-// loss is known beforehand. While drafting gains little, some plain steps at growing intervals tell
+// loss is known beforehand. That holds for the sequence and for all sequences together, so where
+// drafting does not pay, not every sequence finds out for itself, and where it does, each tries at
+// once. While drafting gains little, some plain steps at growing intervals tell
 // what they cost now.
 //
 // Proposals that cost nothing (request_costs = false: n-grams) are requested in every round. If
@@ -114,6 +116,8 @@ class DraftController {
   void FillChances(std::span<const float> confidence, double least_chance,
                    std::span<double> chances) const;
 
+  bool MayProbe() const;
+  void Lose(double steps);
   void StartProbe();
   void SwitchOn();
   void SwitchOff();

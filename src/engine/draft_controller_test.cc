@@ -453,6 +453,36 @@ TEST(DraftController, SequencesShareCosts) {
   EXPECT_GT(second.rate(), 0.9 * first.rate());
 }
 
+TEST(DraftController, ManyShortTextsLoseNoMoreThanOneLongOne) {
+  for (const Machine& machine : kMachines) {
+    StepCosts costs(kMaxDrafts);
+    double cost = 0.0;
+    std::int64_t tokens = 0;
+    std::int64_t probes = 0;
+    for (unsigned seed = 1; seed <= 40; ++seed) {
+      const Outcome run = Simulate(machine, Accepting(0.0), {.tokens = 100, .seed = seed}, &costs);
+      cost += run.cost;
+      tokens += run.tokens;
+      probes += run.statistics.probes;
+    }
+    EXPECT_LT(cost, 1.03 * static_cast<double>(tokens)) << machine.name;
+    EXPECT_GE(probes, 2) << machine.name;
+  }
+}
+
+TEST(DraftController, WhereDraftsHaveGainedEachTextTriesThem) {
+  StepCosts costs(kMaxDrafts);
+  Simulate(kMoe, Accepting(0.95), {}, &costs);
+  EXPECT_LT(costs.StepsLost(true), 0.0);
+  EXPECT_EQ(costs.StepsLost(false), 0.0);
+  for (unsigned seed = 1; seed <= 3; ++seed) {
+    const Outcome run = Simulate(kMoe, Accepting(0.0), {.tokens = 50, .seed = seed}, &costs);
+    EXPECT_GE(run.statistics.probes, 1);
+  }
+  const Outcome good = Simulate(kMoe, Accepting(0.95), {.tokens = 200, .seed = 9}, &costs);
+  EXPECT_GE(good.statistics.switches_on, 1);
+}
+
 TEST(DraftController, SameRecordsGiveSamePlans) {
   const Drafter drafter = Uneven([](Random& random, double chance) {
     return static_cast<float>(Logit(chance) + random.Normal());

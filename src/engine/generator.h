@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -58,6 +59,7 @@ struct LogitChanges {
 };
 
 struct GenerationRequest {
+  std::string label;  ///< names the request in the log
   std::vector<std::int32_t> prompt;
   /// Lengths of beginnings of the prompt that other requests are likely to share (the end of the
   /// system message, of each turn), ascending: places where the cache keeps a snapshot.

@@ -1,5 +1,7 @@
 #include "engine/scheduler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/align.h"
@@ -80,6 +82,10 @@ struct Scheduler::Running {
   std::int64_t first_token_ns = 0;  // 0: none yet
   bool is_done = false;
 
+  std::string Label() const {
+    const std::string& label = generation->request().label;
+    return label.empty() ? fmt::format("generation {}", id) : label;
+  }
   std::size_t NextSnapshot() const {
     return snapshot_lengths.empty() ? 0 : snapshot_lengths.front();
   }
@@ -317,8 +323,9 @@ void Scheduler::RestorePrefix(Running& running) {
     status_.prompt_tokens += length;
     status_.cached_tokens += length;
   }
-  LogFormat(LogLevel::kInfo, "generation {}: {} of {} prompt tokens from the prefix cache: {}",
-            running.id, length, request.prompt.size(), cache_.ExplainMiss(request.prompt, length));
+  LogFormat(LogLevel::kInfo, "{}: {} of {} prompt tokens from the prefix cache: {}",
+            running.Label(), length, request.prompt.size(),
+            cache_.ExplainMiss(request.prompt, length));
 }
 
 /// From memory, or from the store if that has a longer one.
@@ -570,7 +577,7 @@ void Scheduler::Tell(Running& running, const Status& status) {
   if (status) {
     running.listener->OnFinish(summary);
   } else {
-    LogFormat(LogLevel::kError, "generation {}: {}", running.id, status.error().message);
+    LogFormat(LogLevel::kError, "{}: {}", running.Label(), status.error().message);
     running.listener->OnFinish(tl::unexpected(status.error()));
   }
 }

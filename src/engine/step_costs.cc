@@ -25,6 +25,8 @@ constexpr double kDoubt = 4.0;
 constexpr double kRowGuess = 0.03;
 constexpr double kDraftingGuess = 0.2;
 constexpr std::int32_t kEnoughRecords = 3;
+/// Gains that later tries may lose again, in plain steps.
+constexpr double kMostStepsGained = 100.0;
 
 double Square(double x) { return x * x; }
 
@@ -83,6 +85,11 @@ std::vector<double> StepCosts::CovarianceWithSum(std::span<const std::size_t> su
     for (std::size_t summand : summands) covariance[i] += Covariance(i, summand) / sum;
   }
   return covariance;
+}
+
+void StepCosts::AddStepsLost(bool request_costs, double steps) {
+  double& lost = steps_lost_[request_costs ? 1 : 0];
+  lost = std::max(lost + steps, -kMostStepsGained);
 }
 
 void StepCosts::Record(std::int32_t num_drafts, std::int32_t num_requested, double seconds,

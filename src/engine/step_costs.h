@@ -17,6 +17,7 @@
 // A step can be slow by accident, but not fast. A record far above the prediction changes nothing
 // but the variances, so that only a repetition convinces; one far below is believed at once.
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -48,6 +49,12 @@ class StepCosts {
   /// Whether steps of 1 + num_drafts rows have been recorded often enough to be compared with.
   bool KnowsRows(std::int32_t num_drafts) const;
 
+  /// What drafts that are paid for, or those that cost nothing, have lost so far, over all
+  /// sequences, in plain steps; below 0: gained.
+  double StepsLost(bool request_costs) const { return steps_lost_[request_costs ? 1 : 0]; }
+  /// More has been lost. Gains of long ago do not count for ever.
+  void AddStepsLost(bool request_costs, double steps);
+
   /// Learns from one step: `seconds` > 0 and finite, else it is ignored; counts in [0, max_drafts].
   void Record(std::int32_t num_drafts, std::int32_t num_requested, double seconds, Level* level);
 
@@ -74,6 +81,7 @@ class StepCosts {
   std::vector<Cost> costs_;         // rows[0 .. max_drafts], drafting[1 .. max_drafts]
   std::vector<double> covariance_;  // [costs, costs] of the values
   double noise_variance_;           // of log(seconds) around the prediction
+  std::array<double, 2> steps_lost_{};
 };
 
 }  // namespace megalith::engine

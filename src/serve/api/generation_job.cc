@@ -47,6 +47,7 @@ void GenerationJob::Start(std::vector<engine::GenerationRequest> requests) {
     if (const auto job = weak.lock()) job->OnDisconnect();
   });
   for (std::size_t i = 0; i < requests.size() && !Cancelled(); ++i) {
+    requests[i].label = "request " + exchange_->request().id;
     const auto id = context_.generator.Submit(std::move(requests[i]),
                                               std::make_shared<Listener>(shared_from_this(), i));
     if (!id) {
