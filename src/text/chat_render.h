@@ -28,8 +28,9 @@ struct RenderedChat {
 };
 
 /// Ids that the model once generated for this assistant message: everything behind the generation
-/// prefix, without the stop id. They close the message element, or break off in the reasoning or the
-/// answer, which is then closed. nullptr: not known. The ids must stay valid until the next call.
+/// prefix, without the stop id. They close the message element, or break off in the reasoning or
+/// the answer, which is then closed. nullptr: not known. The ids must stay valid until the next
+/// call.
 using ReplayTurn = std::function<const std::vector<TokenId>*(const Message&)>;
 
 /// In this order: static tools, thinking effort, the messages, tool choice, response format,
