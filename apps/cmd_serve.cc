@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "access_log.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/system_memory.h"
 #include "base/units.h"
@@ -37,6 +38,9 @@ constexpr std::int64_t kDefaultContext = 32768;
 /// Of the memory that is free, for snapshots of sequences.
 constexpr std::uint64_t kCacheShare = 10;
 constexpr std::chrono::milliseconds kSignalPoll{50};
+/// For the last bytes of answers, once nothing is computed any more.
+constexpr std::chrono::seconds kLastWords{2};
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
 
 struct ServeOptions {
   std::string model;
@@ -49,8 +53,9 @@ struct ServeOptions {
   std::int32_t sequences = 8;
   std::int64_t context = 0;
   std::int64_t cache_positions = 0;
-  std::uint64_t prefix_cache_bytes = 0;
-  std::uint64_t prefix_store_bytes = std::uint64_t{16} << 30;
+  std::int64_t prefix_cache_bytes = 0;
+  std::int64_t prefix_store_bytes = std::int64_t{16} << 30;
+  std::int64_t max_body_bytes = std::int64_t{64} << 20;
   bool no_prefix_cache = false;
   std::int32_t rows_per_step = 256;
   std::vector<std::string> api_key_files;
@@ -134,18 +139,28 @@ void ReportMemory(const engine::Engine& engine, const ServeOptions& options) {
             FormatBytes(static_cast<std::uint64_t>(options.scheduler.prefix_cache_bytes)));
 }
 
-/// What is asked to end in time; whoever still talks after `drain_seconds` is cut off.
-void Drain(serve::Service& service, serve::http::Server& server, const ServeOptions& options) {
-  LogFormat(LogLevel::kInfo, "ending: {} answers are given {} s, a second signal ends at once",
-            server.num_exchanges(), options.drain_seconds);
+/// The port stays open, so that whoever looks is told. Running answers go on for a while; what is
+/// left then is told that it ends.
+void Drain(serve::Service& service, engine::Scheduler& scheduler, serve::http::Server& server,
+           const ServeOptions& options) {
+  const std::size_t num_left = scheduler.GetStatus().generations.size();
+  LogFormat(LogLevel::kInfo, "ending{}; a second signal ends at once",
+            num_left == 0
+                ? ""
+                : fmt::format(": {} answers may go on for {} s", num_left, options.drain_seconds));
   service.BeginDrain();
-  server.Stop(std::chrono::steady_clock::now() +
-              std::chrono::duration_cast<std::chrono::milliseconds>(
-                  std::chrono::duration<double>(options.drain_seconds)));
+  const std::int64_t start = NowNs();
+  while (!scheduler.GetStatus().generations.empty() &&
+         SecondsSince(start) < options.drain_seconds) {
+    std::this_thread::sleep_for(kSignalPoll);
+  }
+  scheduler.Stop();
+  server.Stop(std::chrono::steady_clock::now() + kLastWords);
 }
 
 Status Serve(ServeOptions& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(Prepared prepared, Prepare(options));
+  options.http.limits.max_body_bytes = static_cast<std::size_t>(options.max_body_bytes);
   std::unique_ptr<AccessLog> access_log;
   if (!options.access_log.empty()) {
     MEGALITH_ASSIGN_OR_RETURN(access_log, AccessLog::Open(options.access_log));
@@ -156,12 +171,12 @@ Status Serve(ServeOptions& options, const Cli& cli) {
   if (options.no_prefix_cache) {
     options.scheduler.prefix_cache_bytes = 0;
   } else if (options.prefix_cache_bytes > 0) {
-    options.scheduler.prefix_cache_bytes = static_cast<std::int64_t>(options.prefix_cache_bytes);
+    options.scheduler.prefix_cache_bytes = options.prefix_cache_bytes;
   } else {
     options.scheduler.prefix_cache_bytes =
         static_cast<std::int64_t>(ReadMemoryStatus().available_bytes / kCacheShare);
   }
-  options.scheduler.prefix_store_bytes = static_cast<std::int64_t>(options.prefix_store_bytes);
+  options.scheduler.prefix_store_bytes = options.prefix_store_bytes;
 
   // Destroyed from the last to the first: nobody is asked by a server that is gone.
   std::unique_ptr<engine::Engine> engine;
@@ -201,9 +216,34 @@ Status Serve(ServeOptions& options, const Cli& cli) {
   LogFormat(LogLevel::kInfo, "ready: {} as \"{}\"", prepared.directory, options.service.model);
 
   while (!cli.cancel->IsCancelled()) std::this_thread::sleep_for(kSignalPoll);
-  Drain(service, *server, options);
-  scheduler->Stop();
+  Drain(service, *scheduler, *server, options);
   return {};
+}
+
+CLI::Option* AddSize(CLI::App& command, const std::string& name, std::int64_t& bytes,
+                     std::int64_t least, const std::string& description) {
+  return command.add_option(name, bytes, description)
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(least, kMostBytes));
+}
+
+/// What is wrong with an origin as browsers send it, or "*"; empty: nothing.
+std::string CheckOrigin(const std::string& origin) {
+  const std::size_t host = origin.find("://");
+  const bool is_origin = host != std::string::npos && host > 0 && host + 3 < origin.size() &&
+                         origin.find('/', host + 3) == std::string::npos;
+  if (origin == "*" || is_origin) return {};
+  return "an origin as https://page.example:8443 expected, without a path, or *; " + origin +
+         " given";
+}
+
+/// Written so that NaN fails.
+std::string CheckSeconds(const std::string& text) {
+  double seconds = -1.0;
+  const bool is_number = CLI::detail::lexical_cast(text, seconds);
+  if (is_number && seconds >= 0.0 && seconds <= 1e6) return {};
+  return "0 to 1000000 seconds expected, " + text + " given";
 }
 
 void AddServerOptions(CLI::App& command, ServeOptions& options) {
@@ -225,7 +265,8 @@ void AddServerOptions(CLI::App& command, ServeOptions& options) {
   command
       .add_option("--cors", options.service.cors_origins,
                   "Origin of web pages that may ask, or * for all; may be given more than once")
-      ->type_name("ORIGIN");
+      ->type_name("ORIGIN")
+      ->check(CLI::Validator([](std::string& origin) { return CheckOrigin(origin); }, ""));
   command
       .add_option("--model-name", options.service.model,
                   "Name of the model in the API; default: the folder's")
@@ -250,14 +291,12 @@ void AddServerOptions(CLI::App& command, ServeOptions& options) {
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  command.add_option("--max-body", options.http.limits.max_body_bytes, "Largest request body")
-      ->type_name("SIZE")
-      ->transform(CLI::AsSizeValue(false));
+  AddSize(command, "--max-body", options.max_body_bytes, 1024, "Largest request body");
   command
       .add_option("--drain-seconds", options.drain_seconds,
                   "At SIGTERM or Ctrl-C running answers may go on for so long")
       ->type_name("S")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(CLI::Validator([](std::string& text) { return CheckSeconds(text); }, ""))
       ->capture_default_str();
 }
 
@@ -270,7 +309,7 @@ void AddSchedulingOptions(CLI::App& command, ServeOptions& options) {
       .add_option("--context", options.context,
                   "Most tokens of a prompt and its answer; default: 32768 or what the model allows")
       ->type_name("N")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
+      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30));
   command
       .add_option("--cache-tokens", options.cache_positions,
                   "Tokens that all running sequences may hold together; requests wait until theirs "
@@ -301,13 +340,10 @@ void AddSchedulingOptions(CLI::App& command, ServeOptions& options) {
       ->type_name("0..1")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str();
-  CLI::Option* memory =
-      command
-          .add_option("--prefix-cache", options.prefix_cache_bytes,
-                      "Memory for the state of earlier sequences, which requests that begin alike "
-                      "go on from; default: a tenth of what is free")
-          ->type_name("SIZE")
-          ->transform(CLI::AsSizeValue(false));
+  CLI::Option* memory = AddSize(
+      command, "--prefix-cache", options.prefix_cache_bytes, 1 << 20,
+      "Memory for the state of earlier sequences, which requests that begin alike go on from; "
+      "default: a tenth of what is free");
   command
       .add_flag("--no-prefix-cache", options.no_prefix_cache, "Every prompt runs from its start")
       ->excludes(memory);
@@ -315,9 +351,8 @@ void AddSchedulingOptions(CLI::App& command, ServeOptions& options) {
                                .add_option("--cache-dir", options.scheduler.prefix_store,
                                            "Folder where that state outlives the process")
                                ->type_name("DIR");
-  command.add_option("--cache-dir-size", options.prefix_store_bytes, "Most bytes in that folder")
-      ->type_name("SIZE")
-      ->transform(CLI::AsSizeValue(false))
+  AddSize(command, "--cache-dir-size", options.prefix_store_bytes, 1 << 20,
+          "Most bytes in that folder; default: 16G")
       ->needs(directory);
 }
 

@@ -200,8 +200,13 @@ Status Generation::NoDistribution(const exec::StepOutput& step, const exec::RunO
       run_.adjustments.empty() ? kernels::LogitAdjustment{} : run_.adjustments[index];
   const auto sampled = kernels::Sample(logits, request_.sampling, position, scratch, adjustment);
   auto token = kernels::TokenOrError(sampled, logits, position);
-  if (!token) return tl::unexpected(std::move(token).error());
-  return Fail(ErrorCode::kInternal, "position {}: no token was chosen", position);
+  if (token) return Fail(ErrorCode::kInternal, "position {}: no token was chosen", position);
+  if (kernels::Sample(logits, request_.sampling, position, scratch).token >= 0) {
+    return Fail(ErrorCode::kUsage,
+                "position {}: the request's biases and the form of the reply leave no token",
+                position);
+  }
+  return tl::unexpected(std::move(token).error());
 }
 
 GeneratedToken Generation::Describe(std::int32_t token, std::span<const float> logits) const {

@@ -115,8 +115,8 @@ class GenerationListener {
   /// Every token as it is chosen, a stop token too. False ends the generation
   /// (FinishReason::kStop).
   virtual bool OnToken(const GeneratedToken& token) = 0;
-  /// Exactly once, after everything else. Errors: kNumeric (the model gave no distribution),
-  /// kOutOfMemory, kInternal.
+  /// Exactly once, after everything else. Errors: kNumeric (the model gave no distribution), kUsage
+  /// (the request leaves no token to choose), kOutOfMemory, kInternal.
   virtual void OnFinish(const Result<GenerationSummary>& summary) = 0;
 };
 

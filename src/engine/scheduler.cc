@@ -166,7 +166,8 @@ Result<GenerationId> Scheduler::Submit(GenerationRequest request,
   const std::lock_guard lock(mutex_);
   if (broken_) return tl::unexpected(*broken_);
   if (stop_) return Fail(ErrorCode::kCancelled, "the scheduler is ending");
-  if (queue_.size() >= options_.max_queued) {
+  // A request that can begin at once does not wait.
+  if (queue_.size() + status_.generations.size() >= status_.max_running + options_.max_queued) {
     ++status_.num_refused;
     return Fail(ErrorCode::kBusy, "{} requests are waiting already, at most {} can", queue_.size(),
                 options_.max_queued);
@@ -528,7 +529,7 @@ void Scheduler::Finish(Running& running, const Status& status) {
   if (status && generation.length() > 0) SaveSnapshot(running);
   if (status) {
     KeepSnapshots(running);
-  } else if (running.summary.prompt.cached > 0) {
+  } else if (status.error().code == ErrorCode::kNumeric && running.summary.prompt.cached > 0) {
     // Should the fault have come from there, it must not come again.
     cache_.Remove(generation.tokens().first(running.summary.prompt.cached));
   }

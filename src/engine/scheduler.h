@@ -28,7 +28,7 @@
 namespace megalith::engine {
 
 struct SchedulerOptions {
-  std::size_t max_queued = 64;  ///< requests that wait; more are refused
+  std::size_t max_queued = 256;  ///< requests that wait for a free place; more are refused
   /// Most rows of prompts in a step that also goes on with answers: bounds the pause they see.
   std::int32_t prompt_rows_beside_answers = 64;
   /// Most of the time that prompts may take from running answers, in (0, 1].

@@ -355,6 +355,18 @@ TEST(Scheduler, RequestsBeyondTheQueueAreRefused) {
   EXPECT_FALSE(first->IsFinished());
 }
 
+TEST(Scheduler, WithoutAQueueRequestsStillGetFreePlaces) {
+  const auto engine = Load(2);
+  const auto scheduler = Start(*engine, {.max_queued = 0});
+  const auto first = MustSubmit(*scheduler, Ask({1, 2, 3}, 500));
+  const auto second = MustSubmit(*scheduler, Ask({1, 2, 3}, 500));
+  const auto refused = scheduler->Submit(Ask({1}, 1), std::make_shared<Recorder>());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kBusy);
+  EXPECT_TRUE(first->Wait());
+  EXPECT_TRUE(second->Wait());
+}
+
 TEST(Scheduler, WhatCannotRunIsRefusedAtOnce) {
   const auto engine = Load(1);
   const auto scheduler = Start(*engine);
@@ -433,7 +445,7 @@ TEST(Scheduler, AFailedSequenceEndsAloneAndLeavesNothingBehind) {
   const auto failed = MustSubmit(*scheduler, failing);
   const auto& summary = failed->Wait();
   ASSERT_FALSE(summary);
-  EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
+  EXPECT_EQ(summary.error().code, ErrorCode::kUsage) << "the model is not to blame";
   EXPECT_EQ(failed->Ids().size(), 2U);
   ASSERT_TRUE(good->Wait());
   EXPECT_EQ(good->Ids(), Alone(*oracle, good_request));

@@ -60,6 +60,19 @@ std::vector<http::Header> CorsHeaders(const http::Request& request,
   return headers;
 }
 
+bool IsForeignPage(const http::Request& request, const std::vector<std::string>& origins) {
+  const std::string* origin = request.FindHeader("origin");
+  if (origin == nullptr) return false;
+  for (const std::string& allowed : origins) {
+    if (allowed == "*" || allowed == *origin) return false;
+  }
+  const std::string* host = request.FindHeader("host");
+  const std::size_t scheme_end = origin->find("://");
+  // "null" has no host and is foreign.
+  return host == nullptr || scheme_end == std::string::npos ||
+         std::string_view(*origin).substr(scheme_end + 3) != *host;
+}
+
 bool IsPreflight(const http::Request& request) {
   return request.method == "OPTIONS" && request.FindHeader("origin") != nullptr &&
          request.FindHeader("access-control-request-method") != nullptr;

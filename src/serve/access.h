@@ -22,6 +22,10 @@ bool HasValidKey(const http::Request& request, const std::vector<std::string>& k
 std::vector<http::Header> CorsHeaders(const http::Request& request,
                                       const std::vector<std::string>& origins);
 
+/// A web page of another origin asks, and is not allowed to: its Origin is neither that of the Host
+/// it asks nor among `origins`. What is no browser sends no Origin.
+bool IsForeignPage(const http::Request& request, const std::vector<std::string>& origins);
+
 /// A browser's question before the request itself (OPTIONS).
 bool IsPreflight(const http::Request& request);
 

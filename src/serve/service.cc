@@ -206,6 +206,15 @@ void Service::Dispatch(const std::shared_ptr<http::Exchange>& exchange, const Ro
         route.style));
     return;
   }
+  // Without this any page that a user of this machine opens could have answers computed.
+  if (!route.is_public && exchange->request().method == "POST" &&
+      IsForeignPage(exchange->request(), options_.cors_origins)) {
+    exchange->Respond(ErrorResponse(
+        MakeError(ApiErrorCode::kForeignOrigin,
+                  "web pages of this origin may not ask this server; it can be allowed to"),
+        route.style));
+    return;
+  }
   EndpointResult error;
   // Whatever a request sets off ends with that request.
   try {

@@ -68,6 +68,30 @@ TEST(Access, ComparisonLooksAtEveryByte) {
   EXPECT_FALSE(EqualInConstantTime("", "a"));
 }
 
+TEST_F(ServiceTest, PagesOfOtherOriginsHaveNothingComputed) {
+  const auto status_for = [&](const std::string& origin) {
+    auto request = WithHeaders(testing::MakeRequest("POST", "/tokenize"),
+                               {{"Origin", origin}, {"Host", "127.0.0.1:8080"}});
+    request.body = R"({"content": "x"})";
+    const auto recording = Send(std::move(request));
+    recording->Wait();
+    return recording->response().status;
+  };
+  EXPECT_EQ(status_for("http://127.0.0.1:8080"), 200) << "the server's own page";
+  EXPECT_EQ(status_for("https://127.0.0.1:8080"), 200) << "behind a proxy";
+  for (const char* foreign : {"http://evil.example", "http://127.0.0.1:8081", "null", ""}) {
+    EXPECT_EQ(status_for(foreign), 403) << foreign;
+  }
+  ServiceOptions options;
+  options.cors_origins = {"https://page.example"};
+  Restart(options);
+  EXPECT_EQ(status_for("https://page.example"), 200);
+  EXPECT_EQ(status_for("https://page.example.evil"), 403);
+  options.cors_origins = {"*"};
+  Restart(options);
+  EXPECT_EQ(status_for("null"), 200);
+}
+
 TEST_F(ServiceTest, CorsIsOffUnlessAllowed) {
   const std::vector<http::Header> from_page = {{"Origin", "https://page.example"},
                                                {"Access-Control-Request-Method", "POST"}};

@@ -19,7 +19,7 @@ struct Row {
 };
 
 constexpr std::string_view kInvalid = "invalid_request_error";
-constexpr std::array<Row, 15> kRows = {{
+constexpr std::array<Row, 16> kRows = {{
     {ApiErrorCode::kInvalidJson, 400, kInvalid, kInvalid, "invalid_json", 0},
     {ApiErrorCode::kInvalidValue, 400, kInvalid, kInvalid, "invalid_value", 0},
     {ApiErrorCode::kUnknownParameter, 400, kInvalid, kInvalid, "unknown_parameter", 0},
@@ -30,6 +30,8 @@ constexpr std::array<Row, 15> kRows = {{
     {ApiErrorCode::kMethodNotAllowed, 405, kInvalid, kInvalid, "method_not_allowed", 0},
     {ApiErrorCode::kInvalidApiKey, 401, "authentication_error", "authentication_error",
      "invalid_api_key", 0},
+    {ApiErrorCode::kForeignOrigin, 403, "permission_error", "permission_error",
+     "origin_not_allowed", 0},
     {ApiErrorCode::kLoading, 503, "service_unavailable", "overloaded_error", "model_loading", 5},
     {ApiErrorCode::kBusy, 429, "rate_limit_error", "rate_limit_error", "queue_full", 2},
     {ApiErrorCode::kShuttingDown, 503, "service_unavailable", "overloaded_error", "shutting_down",

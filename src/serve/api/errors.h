@@ -25,6 +25,7 @@ enum class ApiErrorCode {
   kUnknownEndpoint,
   kMethodNotAllowed,
   kInvalidApiKey,
+  kForeignOrigin,
   kLoading,
   kBusy,
   kShuttingDown,

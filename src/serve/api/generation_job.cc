@@ -41,6 +41,17 @@ GenerationJob::GenerationJob(std::shared_ptr<http::Exchange> exchange, JobContex
       stream_(exchange_) {}
 
 void GenerationJob::Start(std::vector<engine::GenerationRequest> requests) {
+  const engine::GeneratorStatus status = context_.generator.GetStatus();
+  if (const std::size_t most = status.max_running + status.max_queued; requests.size() > most) {
+    // Refused for good: it would not fit later either.
+    ApiError error;
+    error.code = ApiErrorCode::kInvalidValue;
+    error.message = fmt::format("{} answers asked for in one request, at most {} are possible",
+                                requests.size(), most);
+    const std::lock_guard lock(mutex_);
+    Abort(error);
+    return;
+  }
   generations_.resize(requests.size());
   submissions_.resize(requests.size());
   exchange_->OnDisconnect([weak = weak_from_this()] {
@@ -137,7 +148,7 @@ void GenerationJob::RunEvent(const std::function<void()>& event) {
 }
 
 bool GenerationJob::TakeToken(std::size_t idx, const engine::GeneratedToken& token) {
-  if (client_gone_) return false;
+  if (client_gone_) return true;  // it is being cancelled, which is not the same as an end
   {
     const std::lock_guard lock(mutex_);
     if (ended_ || generations_[idx].quiet) return false;
