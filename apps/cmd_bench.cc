@@ -7,10 +7,10 @@
 namespace megalith::apps {
 
 void RegisterBench(CLI::App& app, Cli& cli) {
-  CLI::App* group = app.add_subcommand(
-      "bench",
-      "Measure memory, kernels, decoding, prefill, drafting and loading beside the machine's "
-      "limits");
+  CLI::App* group = app.add_subcommand("bench",
+                                       "Measure memory, kernels, decoding, prefill, drafting, "
+                                       "loading and ranks beside the machine's "
+                                       "limits");
   group->require_subcommand(1);
   group->footer(
       "Every result carries what was read or computed, the machine's own rate measured right\n"
@@ -22,7 +22,8 @@ void RegisterBench(CLI::App& app, Cli& cli) {
       "  megalith bench decode models/k3-nano --rows 1,8 --mode program,per-op\n"
       "  megalith bench prefill models/k3-nano --tokens 512\n"
       "  megalith bench draft models/k3-nano\n"
-      "  megalith bench load models/k3-nano\n\n"
+      "  megalith bench load models/k3-nano\n"
+      "  megalith bench fabric --ranks 2,4\n\n"
       "megalith bench COMMAND --help shows the options of a command, with more examples.");
   RegisterBenchBandwidth(*group, cli);
   RegisterBenchKernels(*group, cli);
@@ -30,6 +31,7 @@ void RegisterBench(CLI::App& app, Cli& cli) {
   RegisterBenchPrefill(*group, cli);
   RegisterBenchDraft(*group, cli);
   RegisterBenchLoad(*group, cli);
+  RegisterBenchFabric(*group, cli);
 }
 
 }  // namespace megalith::apps

@@ -11,6 +11,7 @@ void RegisterBenchKernels(CLI::App& group, Cli& cli);
 void RegisterBenchDecode(CLI::App& group, Cli& cli);
 void RegisterBenchPrefill(CLI::App& group, Cli& cli);
 void RegisterBenchDraft(CLI::App& group, Cli& cli);
+void RegisterBenchFabric(CLI::App& group, Cli& cli);
 void RegisterBenchLoad(CLI::App& group, Cli& cli);
 
 }  // namespace megalith::apps

@@ -57,6 +57,7 @@ constexpr VendorRule kVendorRules[] = {
     {"hwloc", "src/base/topology.cc", true, "topology.cc is the only file that knows hwloc"},
     {"simdjson", "src/", true, "slow to compile; it must not reach other folders"},
     {"boost/", "src/serve/http/", true, "only the HTTP server knows Boost; slow to compile"},
+    {"mpi.h", "src/fabric/", true, "only the MPI fabric knows MPI, which a build may lack"},
     {"nlohmann/", "", true, "slow to compile; it must not reach other folders"},
     {"iostream", "apps/", true, "libraries do not print"},
 };

@@ -43,11 +43,19 @@ Status HostMemory::Appear(const Descriptor& shared, std::size_t control_bytes) {
   MEGALITH_ASSIGN_OR_RETURN(control_region_,
                             MemoryRegion::Shared(shared.number(), 0, control_bytes));
   control_ = JobControl(control_region_.data(), options_.num_ranks);
+  remote_lines_ = std::make_unique<RankLine[]>(options_.num_ranks);
+  for (std::uint32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    if (!IsLocal(rank)) control_.ReplaceLine(rank, &remote_lines_[rank]);
+  }
   RankLine& line = control_.line(options_.rank);
   line.pid.store(static_cast<std::uint32_t>(::getpid()), std::memory_order_relaxed);
   line.pid_namespace.store(PidNamespace(), std::memory_order_relaxed);
   line.state.store(RankState::kPresent, std::memory_order_release);
   return {};
+}
+
+bool HostMemory::IsLocal(std::uint32_t rank) const {
+  return std::binary_search(options_.local_ranks.begin(), options_.local_ranks.end(), rank);
 }
 
 Result<MailboxMemory> HostMemory::Allocate(const SlotPlan& plan) {

@@ -36,12 +36,14 @@ class HostMemory {
 
  private:
   explicit HostMemory(const Options& options) : options_(options) {}
+  bool IsLocal(std::uint32_t rank) const;
   Status Appear(const Descriptor& shared, std::size_t control_bytes);
 
   Options options_;
   std::uint32_t local_rank_ = 0;
   Descriptor file_;
   MemoryRegion control_region_;
+  std::unique_ptr<RankLine[]> remote_lines_;  // by rank; used for those of other hosts
   JobControl control_;
   std::size_t end_bytes_ = 0;  // of what has been given out, the same on all
 };

@@ -56,9 +56,10 @@ std::size_t JobControl::Bytes(std::uint32_t num_ranks) {
 }
 
 JobControl::JobControl(std::byte* memory, std::uint32_t num_ranks)
-    : header_(reinterpret_cast<Header*>(memory)),
-      lines_(reinterpret_cast<RankLine*>(memory + sizeof(Header))),
-      num_ranks_(num_ranks) {}
+    : header_(reinterpret_cast<Header*>(memory)) {
+  auto* lines = reinterpret_cast<RankLine*>(memory + sizeof(Header));
+  for (std::uint32_t rank = 0; rank < num_ranks; ++rank) lines_.push_back(lines + rank);
+}
 
 bool JobControl::Fail(std::string_view message) const {
   std::uint32_t expected = 0;

@@ -3,9 +3,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace megalith::fabric {
 
@@ -63,8 +63,10 @@ class JobControl {
   /// `memory`: Bytes(num_ranks), aligned to 128, zero or already used by another view.
   JobControl(std::byte* memory, std::uint32_t num_ranks);
 
-  std::uint32_t num_ranks() const { return num_ranks_; }
-  RankLine& line(std::uint32_t rank) const { return lines_[rank]; }
+  std::uint32_t num_ranks() const { return static_cast<std::uint32_t>(lines_.size()); }
+  RankLine& line(std::uint32_t rank) const { return *lines_[rank]; }
+  /// For ranks of other hosts, whom every process hears of by itself.
+  void ReplaceLine(std::uint32_t rank, RankLine* line) { lines_[rank] = line; }
 
   /// Cheap: one load of a line that changes once in the life of a job.
   bool failed() const { return header_->failed.load(std::memory_order_acquire) != 0; }
@@ -85,8 +87,7 @@ class JobControl {
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared between processes");
 
   Header* header_ = nullptr;
-  RankLine* lines_ = nullptr;
-  std::uint32_t num_ranks_ = 0;
+  std::vector<RankLine*> lines_;  // by rank
 };
 
 }  // namespace megalith::fabric

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace megalith::fabric {
 namespace {
@@ -116,7 +117,7 @@ void Monitor::Look(Watched* watched, bool ended) {
   };
   if (ended) {
     watched->gone = true;
-    control_.Fail(fmt::format("{} has died; last seen: {}", who(), line.Describe()));
+    Report(fmt::format("{} has died; last seen: {}", who(), line.Describe()));
     return;
   }
   const std::uint64_t heartbeat = line.heartbeat.load(std::memory_order_relaxed);
@@ -130,9 +131,15 @@ void Monitor::Look(Watched* watched, bool ended) {
     return;
   }
   watched->gone = true;
-  control_.Fail(fmt::format("{} has not run for {} ms: stopped, or its host is gone; last seen: {}",
-                            who(), options_.stall_timeout_ms, line.Describe()));
+  Report(fmt::format("{} has not run for {} ms: stopped, or its host is gone; last seen: {}", who(),
+                     options_.stall_timeout_ms, line.Describe()));
   EndStalled(*watched);
+}
+
+/// Into the log at once: a launcher that kills the remaining processes may be faster than whoever
+/// waits for the failed rank.
+void Monitor::Report(const std::string& message) const {
+  if (control_.Fail(message)) Log(LogLevel::kError, message);
 }
 
 /// A stopped process would keep its memory, and its terminal or launcher waiting, for ever.

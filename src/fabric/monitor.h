@@ -52,6 +52,7 @@ class Monitor {
   Monitor(const JobControl& control, Options options) : control_(control), options_(options) {}
   void Run();
   void Look(Watched* watched, bool ended);
+  void Report(const std::string& message) const;
   void EndStalled(const Watched& watched) const;
 
   JobControl control_;
