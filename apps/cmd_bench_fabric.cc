@@ -154,6 +154,7 @@ Status MeasureUnderMpi(const Options& options) {
   MEGALITH_ASSIGN_OR_RETURN(const auto fabric, fabric::StartFabric(mpi));
   MEGALITH_ASSIGN_OR_RETURN(const std::vector<int> cpus, AllowedCpus());
   auto costs = MeasureAsRank(*fabric, options, cpus, true);
+  MEGALITH_RETURN_IF_ERROR(SetThisThreadCpus(cpus));
   if (!costs) {
     // Destroying the fabric of a failed job ends the process.
     Note("megalith: error: {}\n", costs.error().message);

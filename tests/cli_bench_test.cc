@@ -73,6 +73,20 @@ TEST(BenchCommand, DecodeTakesTurnsAndHashesTokens) {
   }
 }
 
+TEST(BenchCommand, FabricExchangesBetweenThreadsAndBetweenProcesses) {
+  const Json json = RunBench("fabric --ranks 1,3 --bytes 64,4096 --exchanges 5 --rounds 1");
+  // Two kinds, two numbers of ranks, two sizes, two operations.
+  ASSERT_EQ(json["results"].size(), 16u);
+  EXPECT_EQ(json["results"][15]["fabric"], "shm");
+  EXPECT_EQ(json["results"][15]["ranks"], 3);
+  EXPECT_EQ(json["results"][15]["operation"], "reduce");
+  EXPECT_EQ(json["results"][15]["bytes"], 4096);
+  EXPECT_EQ(json["results"][15]["exchanges"], 5);
+  EXPECT_TRUE(json["results"][15]["us"]["median"].is_number());
+  EXPECT_EQ(Megalith("bench fabric --bytes 66 -q").exit_code, 2);
+  EXPECT_EQ(Megalith("bench fabric --fabric smoke -q").exit_code, 2);
+}
+
 TEST(BenchCommand, PrefillReportsTheTimeToTheFirstToken) {
   const Json json = RunBench("prefill --tokens 5 --rows-per-step 2,8 --rounds 1");
   ASSERT_EQ(json["results"].size(), 2u);

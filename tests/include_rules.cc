@@ -28,7 +28,7 @@ const std::map<std::string, std::vector<std::string>>& Table() {
       {"exec", {"base", "program", "weights", "kernels", "fabric"}},
       {"text", {"base"}},
       {"engine", {"base", "exec", "program/compile", "weights", "model"}},
-      {"bench", {"base", "engine", "exec", "program/compile", "kernels"}},
+      {"bench", {"base", "engine", "exec", "program/compile", "kernels", "fabric"}},
       {"serve/http", {"base"}},
       {"serve/web", {}},
       {"serve", {"base", "engine", "text", "serve/http", "serve/web"}},

@@ -15,8 +15,8 @@ using fabric::Fabric;
 using fabric::Mailboxes;
 
 /// Bytes that all ranks together put in the exchanges of one size and round.
-constexpr double kMaxBytesInRound = 1e9;
-constexpr int kMinExchanges = 50;
+constexpr double kMaxBytesInRound = 5e8;
+constexpr int kMinExchanges = 20;
 constexpr int kWarmUps = 20;
 
 /// The exchanges of one size.

@@ -144,7 +144,7 @@ TEST(Inproc, SlotWrittenAgainBeforeItWasReadIsNoticed) {
   const auto results = RunRanks(2, [](Fabric& fabric) -> Status {
     MEGALITH_ASSIGN_OR_RETURN(const auto boxes, fabric.CreateMailboxes({{8}}));
     if (fabric.rank() == 0) {
-      for (const std::uint64_t sequence : {1, 2, 3}) boxes->Put(0, sequence, {});
+      for (const std::uint64_t sequence : {1ULL, 2ULL, 3ULL}) boxes->Put(0, sequence, {});
     }
     MEGALITH_RETURN_IF_ERROR(fabric.Barrier());
     if (fabric.rank() == 1 && boxes->Wait(0, 0, 1).data() != nullptr) return {};

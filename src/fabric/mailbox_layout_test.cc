@@ -23,7 +23,7 @@ TEST(SlotPlan, SlotsAreAlignedAndDoNotOverlap) {
     EXPECT_EQ(plan->ForEachPeer(mailbox), each);
     for (std::uint32_t reader = 0; reader < (each ? 3U : 1U); ++reader) {
       // The slots of sequence 2 and 1, in the order of their addresses.
-      for (const std::uint64_t sequence : {2, 1}) {
+      for (const std::uint64_t sequence : {2ULL, 1ULL}) {
         const std::size_t start = plan->Offset(mailbox, reader, sequence);
         EXPECT_EQ(start % SlotPlan::kSlotAlignment, 0u);
         EXPECT_EQ(start, plan->Offset(mailbox, reader, sequence + 2));

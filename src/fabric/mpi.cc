@@ -4,16 +4,12 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "fabric/host_memory.h"
 #include "fabric/monitor.h"
 #include "fabric/mpi_engine.h"
+#include "fabric/mpi_finalize.h"
 #include "fabric/mpi_module.h"
 #include "fabric/wait.h"
 
@@ -23,6 +19,8 @@ namespace {
 /// For the last words of a failed job: messages to other ranks, and what all ranks report. MPICH's
 /// launcher drops output that it has not passed on when a rank aborts.
 constexpr std::int64_t kLastWordsNs = 500'000'000;
+/// Between the farewells of all and the end of MPI.
+constexpr std::int64_t kLingerNs = 50'000'000;
 
 tl::unexpected<Error> MpiError(int result, const char* call) {
   char text[MPI_MAX_ERROR_STRING] = {};
@@ -74,29 +72,6 @@ Result<Group> FindGroup(MPI_Comm world, std::uint32_t max_ranks) {
   return group;
 }
 
-/// MPI_Finalize, when all ranks have finished. MPICH before 4.2 may hang in it over TCP: a process
-/// that waits for its launcher there no longer answers one that is closing connections. Nothing is
-/// left to do by then, so the job ends, in order, through MPI_Abort with exit code 0.
-void EndMpi() {
-  constexpr auto kPatience = std::chrono::seconds(3);
-  std::mutex mutex;
-  std::condition_variable ended;
-  bool done = false;
-  std::thread watchdog([&] {
-    std::unique_lock lock(mutex);
-    if (ended.wait_for(lock, kPatience, [&] { return done; })) return;
-    Log(LogLevel::kDebug, "MPI_Finalize does not return; ending the job through MPI_Abort");
-    MPI_Abort(MPI_COMM_WORLD, 0);
-  });
-  MPI_Finalize();
-  {
-    const std::scoped_lock lock(mutex);
-    done = true;
-  }
-  ended.notify_one();
-  watchdog.join();
-}
-
 class MpiFabric : public Fabric {
  public:
   MpiFabric(MPI_Comm world, bool ends_mpi, std::unique_ptr<HostMemory> memory, std::uint32_t rank,
@@ -119,10 +94,12 @@ class MpiFabric : public Fabric {
     PatientWait turn(max_spins());
     while (!failed() && !engine_->Finished()) turn.Once();
     if (failed()) EndFailedJob();
+    // What MPI calls sent may still be in its own buffers.
+    if (!remote_ranks_.empty()) MoveMessagesFor(kLingerNs);
     monitor_.reset();
     ReleaseHostMailboxes();
     MPI_Comm_free(&world_);
-    if (ends_mpi_) EndMpi();
+    if (ends_mpi_) FinalizeMpi(!remote_ranks_.empty());
   }
 
   Status Start() {
@@ -165,15 +142,19 @@ class MpiFabric : public Fabric {
   void OnFailure() override { monitor_->Wake(); }
 
  private:
-  /// Does not return.
-  void EndFailedJob() {
+  void MoveMessagesFor(std::int64_t duration_ns) {
     const std::int64_t start_ns = NowNs();
     PatientWait turn(0);
-    monitor_->Wake();
-    while (NowNs() - start_ns < kLastWordsNs) {
+    while (NowNs() - start_ns < duration_ns) {
       engine_->Progress();
       turn.Once();
     }
+  }
+
+  /// Does not return.
+  void EndFailedJob() {
+    monitor_->Wake();
+    MoveMessagesFor(kLastWordsNs);
     engine_->Exclusively([] { MPI_Abort(MPI_COMM_WORLD, 1); });
   }
 

@@ -24,7 +24,6 @@ struct MpiOptions : FabricOptions {
 /// MPI. Signals of death and stalling work across hosts, too.
 ///
 /// Destroying the fabric waits for the other ranks to do the same, and ends MPI if this started it.
-/// Flush what has been written before: a process that MPI does not let go is ended.
 /// If the job has failed, it ends the process and all others through MPI_Abort with exit code 1, as
 /// MPI knows no other way that leaves nobody behind: report the failure first.
 ///

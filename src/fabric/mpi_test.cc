@@ -104,6 +104,16 @@ TEST(Mpi, WithoutALauncherThereIsOneRank) {
   EXPECT_EQ(FirstLine(MEGALITH_MPI_RANK " describe"), "one rank; local 0 of 1\n");
 }
 
+TEST(Mpi, UnderALauncherAProgramWithoutTheModuleSaysSo) {
+  const std::string folder = testing::TempDir() + fmt::format("mpi-{}", ::getpid());
+  std::filesystem::create_directory(folder);
+  std::filesystem::copy_file(MEGALITH_MPI_RANK, folder + "/mpi_rank");
+  const std::string line = FirstLine("PMI_RANK=0 " + folder + "/mpi_rank describe 2>&1");
+  std::filesystem::remove_all(folder);
+  EXPECT_NE(line.find("started by an MPI launcher, but this build has no MPI"), std::string::npos)
+      << line;
+}
+
 TEST(Mpi, OneRankUnderTheLauncherWorks) {
   const Ending ending = RunJob("exchange 0", 1);
   EXPECT_EQ(ending.exit_code, 0) << ending.output;

@@ -72,6 +72,7 @@ Status Run(const std::string& exercise, Fabric& fabric) {
     MEGALITH_RETURN_IF_ERROR(fabric.Barrier());
     return ExchangeUntilFailure(fabric);
   }
+  if (exercise == "endless") return ExchangeUntilFailure(fabric);
   if (exercise == "leave") return fabric.rank() == 1 ? Status() : fabric.Barrier();
   if (exercise == "idle") {
     // Rank 0 leaves last, after everybody else has been waiting for a while.
