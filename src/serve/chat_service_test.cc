@@ -571,6 +571,22 @@ TEST_F(ChatServiceTest, TruncatedCallIsNoCall) {
   ExpectSame(joined.at(0), choice);
 }
 
+TEST_F(ChatServiceTest, LimitIsToldThoughACallIsWhole) {
+  const std::string whole =
+      "<|close|>think<|sep|><|open|>tools<|sep|>" + Call("f", Argument("a", "string", "x"));
+  for (const std::string& rest : {std::string(), std::string("<|open|>call tool=\"g\"")}) {
+    const std::string spelling = whole + rest;
+    generator_->Play(Spelled(spelling));
+    json more = {{"max_tokens", Spelled(spelling).size()}};
+    const json choice = Ask(kPath, Question(more))["choices"][0];
+    ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
+    EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "f");
+    EXPECT_EQ(choice["finish_reason"], "length");
+    more["stream"] = true;
+    ExpectSame(Join(ReadChunks(Post(kPath, Question(more)))).at(0), choice);
+  }
+}
+
 TEST_F(ChatServiceTest, CharactersOverTokensArriveWhole) {
   const std::string family = "\U0001F468\u200D\U0001F469\u200D\U0001F467 ok";
   Ids ids = Spelled(kEndThink + kOpenResponse);

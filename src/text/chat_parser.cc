@@ -128,8 +128,9 @@ FinishReason ChatParser::Finish(bool hit_limit, std::vector<ChatEvent>& events) 
     if (!held.empty()) Emit(ChatEvent::Kind::kContent, std::move(held), 0, events);
   }
   finished_ = true;
-  if (num_complete_calls_ > 0) return FinishReason::kToolCalls;
-  return hit_limit ? FinishReason::kLength : FinishReason::kStop;
+  // Whoever runs the calls of a cut reply must know that more may have been meant to come.
+  if (hit_limit) return FinishReason::kLength;
+  return num_complete_calls_ > 0 ? FinishReason::kToolCalls : FinishReason::kStop;
 }
 
 void ChatParser::PushMarker(TagKind kind, std::vector<ChatEvent>& events) {
@@ -327,6 +328,7 @@ void ChatReplyBuilder::Add(const ChatEvent& event) {
       call_.reset();
       return;
     case ChatEvent::Kind::kToolCallDropped:
+      reply_.dropped_call = true;
       call_.reset();
       return;
   }

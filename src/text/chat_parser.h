@@ -82,7 +82,8 @@ class ChatParser {
   Status Push(TokenId id, std::vector<ChatEvent>& events);
 
   /// No further ids come. `hit_limit`: generation was cut by a token limit, not ended by the model.
-  /// Gives out what was held back; an unfinished tool call is dropped.
+  /// Gives out what was held back; an unfinished tool call is dropped. kLength if the limit was
+  /// hit, whole calls or not.
   FinishReason Finish(bool hit_limit, std::vector<ChatEvent>& events);
 
   /// A stop id or a stop string was seen: generation can end.
@@ -151,6 +152,7 @@ struct ChatReply {
   std::string reasoning;
   std::string content;
   std::vector<ToolCall> tool_calls;  ///< complete ones only, in order
+  bool dropped_call = false;         ///< a call was begun behind the text and not completed
   FinishReason finish_reason = FinishReason::kStop;
 
   /// The assistant message to put into the history.

@@ -232,7 +232,7 @@ TEST(ChatParser, TruncatedCallsAreDropped) {
   // One complete, one cut.
   ChatReply reply = ParseTools(whole + "<|open|>call tool=\"g\" index=\"2\"<|sep|>", true);
   ASSERT_EQ(reply.tool_calls.size(), 1u);
-  EXPECT_EQ(reply.finish_reason, FinishReason::kToolCalls);
+  EXPECT_EQ(reply.finish_reason, FinishReason::kLength);
   // An unfinished call is dropped by the next one, or by the end of the section.
   reply = ParseTools("<|open|>call tool=\"g\" index=\"1\"<|sep|>" + whole +
                      "<|close|>tools<|sep|>" + kEnd);
