@@ -30,7 +30,9 @@ class ResponsesServiceTest : public ServiceTest {
       } else if (type == "response.function_call_arguments.done") {
         EXPECT_EQ(data["arguments"], text);
       } else if (type == "response.output_item.done") {
-        if (data["item"]["status"] == "completed") output.push_back(data["item"]);
+        const bool is_dropped_call =
+            data["item"]["type"] == "function_call" && data["item"]["status"] == "incomplete";
+        if (!is_dropped_call) output.push_back(data["item"]);
       }
       last = data;
     }
@@ -99,12 +101,22 @@ TEST_F(ResponsesServiceTest, CutAnswerIsIncomplete) {
   const json answer = AskBoth({{"input", "hi"}, {"max_output_tokens", 2}});
   EXPECT_EQ(answer["status"], "incomplete");
   EXPECT_EQ(answer["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(answer["output"].back()["type"], "reasoning");
+  EXPECT_EQ(answer["output"].back()["status"], "incomplete");
+  const std::string text = "hm" + kEndThink + kOpenResponse + "words";
+  generator_->Play(Spelled(text));
+  const json in_text = AskBoth({{"input", "hi"}, {"max_output_tokens", Spelled(text).size()}});
+  ASSERT_EQ(in_text["output"].size(), 2u);
+  EXPECT_EQ(in_text["output"][0]["status"], "completed");
+  EXPECT_EQ(in_text["output"][1]["status"], "incomplete");
   // A call that is cut is no part of the output.
   const std::string spelling =
       "x" + kEndThink + "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|>";
   generator_->Play(Spelled(spelling));
   const json cut = AskBoth({{"input", "hi"}, {"max_output_tokens", Spelled(spelling).size()}});
   EXPECT_EQ(cut["output"].size(), 1u);
+  EXPECT_EQ(cut["output"][0]["status"], "completed");
+  EXPECT_EQ(cut["status"], "incomplete");
 }
 
 TEST_F(ResponsesServiceTest, ItemsBecomeTheModelsMessages) {

@@ -51,14 +51,18 @@ class ResponsesFormat : public ChatFormat {
     const text::ChatReply& reply = result.choices.front().reply;
     std::vector<JsonValue> output;
     const auto add = [&](Item::Kind kind, const std::string& text, const std::string& call_id,
-                         const std::string& name) {
-      output.push_back(
-          ItemJson({kind, ItemId(kind, output.size()), text, call_id, name}, "completed"));
+                         const std::string& name, bool cut) {
+      output.push_back(ItemJson({kind, ItemId(kind, output.size()), text, call_id, name},
+                                cut ? "incomplete" : "completed"));
     };
-    if (!reply.reasoning.empty()) add(Item::Kind::kReasoning, reply.reasoning, "", "");
-    if (!reply.content.empty()) add(Item::Kind::kMessage, reply.content, "", "");
+    // Calls are whole, and text in front of one is, even if the call itself is left out.
+    const bool text_is_cut = IsCut(result) && reply.tool_calls.empty() && !reply.dropped_call;
+    if (!reply.reasoning.empty()) {
+      add(Item::Kind::kReasoning, reply.reasoning, "", "", text_is_cut && reply.content.empty());
+    }
+    if (!reply.content.empty()) add(Item::Kind::kMessage, reply.content, "", "", text_is_cut);
     for (const text::ToolCall& call : reply.tool_calls) {
-      add(Item::Kind::kCall, call.arguments, call.id, call.name);
+      add(Item::Kind::kCall, call.arguments, call.id, call.name, false);
     }
     return Finished(result, std::move(output));
   }
@@ -97,9 +101,9 @@ class ResponsesFormat : public ChatFormat {
     }
   }
 
-  void ChoiceEnd(EventStream& stream, std::size_t /*choice*/, const ChoiceResult& /*result*/,
+  void ChoiceEnd(EventStream& stream, std::size_t /*choice*/, const ChoiceResult& result,
                  NewLogprobs /*logprobs*/) override {
-    Close(stream);
+    Close(stream, IsCut(result) ? "incomplete" : "completed");
   }
 
   void End(EventStream& stream, const ChatResult& result) override {
@@ -118,9 +122,10 @@ class ResponsesFormat : public ChatFormat {
   }
 
  private:
-  static bool IsCut(const ChatResult& result) {
-    return result.choices.front().reply.finish_reason == text::FinishReason::kLength;
+  static bool IsCut(const ChoiceResult& choice) {
+    return choice.reply.finish_reason == text::FinishReason::kLength;
   }
+  static bool IsCut(const ChatResult& result) { return IsCut(result.choices.front()); }
 
   JsonValue Finished(const ChatResult& result, std::vector<JsonValue> output) const {
     std::vector<JsonMember> members =
@@ -231,7 +236,7 @@ class ResponsesFormat : public ChatFormat {
     SendOfItem(stream, type, {{"delta", Json(text)}});
   }
 
-  void Close(EventStream& stream) {
+  void Close(EventStream& stream, const char* status = "completed") {
     if (!item_) return;
     const JsonValue text = Json(item_->text);
     switch (item_->kind) {
@@ -247,7 +252,7 @@ class ResponsesFormat : public ChatFormat {
                    {{"name", Json(item_->name)}, {"arguments", text}});
         break;
     }
-    output_.push_back(ItemJson(*item_, "completed"));
+    output_.push_back(ItemJson(*item_, status));
     EndItem(stream, output_.back());
   }
 
@@ -266,7 +271,7 @@ class ResponsesFormat : public ChatFormat {
   const ResponsesFormatOptions options_;
   std::optional<Item> item_;  // the open one
   std::size_t num_items_ = 0;
-  std::vector<JsonValue> output_;  // complete items
+  std::vector<JsonValue> output_;  // closed items
   std::int64_t sequence_number_ = 0;
 };
 
