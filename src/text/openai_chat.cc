@@ -23,6 +23,12 @@ Result<std::string> ReadOptionalString(const JsonValue& object, std::string_view
   return value->text();
 }
 
+Status CheckOptionalBoolean(const JsonValue& object, std::string_view key, std::string_view path) {
+  const JsonValue* value = object.Find(key);
+  if (IsMissing(value) || value->is_boolean()) return {};
+  return Fail(ErrorCode::kUsage, "{}.{}: boolean expected, {} found", path, key, FoundName(value));
+}
+
 Result<std::string> ReadName(const JsonValue& object, std::string_view key, std::string_view path) {
   const JsonValue* value = object.Find(key);
   if (value == nullptr || !value->is_string() || value->text().empty()) {
@@ -285,14 +291,17 @@ Status ReadResponseFormat(const JsonValue& format, ChatOptions& options) {
     return Fail(ErrorCode::kUsage, "response_format.json_schema: object expected, {} found",
                 FoundName(schema));
   }
-  options.response_format = ResponseFormat::kJsonSchema;
-  options.response_schema = *schema;
-  for (const char* key : {"schema", "json_schema"}) {
-    const JsonValue* inner = schema->Find(key);
-    if (IsMissing(inner)) continue;
-    options.response_schema = *inner;
-    break;
+  const std::string path = "response_format.json_schema";
+  MEGALITH_RETURN_IF_ERROR(ReadOptionalString(*schema, "name", path));
+  MEGALITH_RETURN_IF_ERROR(ReadOptionalString(*schema, "description", path));
+  MEGALITH_RETURN_IF_ERROR(CheckOptionalBoolean(*schema, "strict", path));
+  const JsonValue* inner = schema->Find("schema");
+  if (IsMissing(inner) || !(inner->is_object() || inner->is_boolean())) {
+    return Fail(ErrorCode::kUsage, "{}.schema: object expected, {} found", path,
+                IsMissing(inner) ? "nothing" : FoundName(inner));
   }
+  options.response_format = ResponseFormat::kJsonSchema;
+  options.response_schema = *inner;
   return {};
 }
 

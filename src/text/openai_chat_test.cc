@@ -177,14 +177,11 @@ TEST(ParseChatOptions, ToolsChoiceAndFormat) {
   EXPECT_EQ(options.tool_choice_function, "f");
   EXPECT_EQ(Options(R"({"response_format":{"type":"json_object"}})").response_format,
             ResponseFormat::kJsonObject);
-  const JsonValue schema = Json(R"({"type":"object"})");
-  for (const char* json_schema : {R"({"name":"x","schema":{"type":"object"}})",
-                                  R"({"json_schema":{"type":"object"}})", R"({"type":"object"})"}) {
-    options = Options(R"({"response_format":{"type":"json_schema","json_schema":)" +
-                      std::string(json_schema) + "}}");
-    EXPECT_EQ(options.response_format, ResponseFormat::kJsonSchema);
-    EXPECT_EQ(options.response_schema, schema) << json_schema;
-  }
+  options =
+      Options(R"({"response_format":{"type":"json_schema","json_schema":)"
+              R"({"name":"x","description":null,"strict":true,"schema":{"type":"object"}}}})");
+  EXPECT_EQ(options.response_format, ResponseFormat::kJsonSchema);
+  EXPECT_EQ(options.response_schema, Json(R"({"type":"object"})"));
 }
 
 TEST(ParseChatOptions, ErrorsNameTheField) {
@@ -213,7 +210,17 @@ TEST(ParseChatOptions, ErrorsNameTheField) {
       {R"({"response_format":"json"})", ErrorCode::kUsage, "response_format:"},
       {R"({"response_format":{"type":"xml"}})", ErrorCode::kUsage, "response_format.type"},
       {R"({"response_format":{"type":"json_schema"}})", ErrorCode::kUsage,
-       "response_format.json_schema"}};
+       "response_format.json_schema"},
+      {R"({"response_format":{"type":"json_schema","json_schema":{}}})", ErrorCode::kUsage,
+       "response_format.json_schema.schema: object expected, nothing found"},
+      {R"({"response_format":{"type":"json_schema","json_schema":{"name":"x"}}})",
+       ErrorCode::kUsage, "response_format.json_schema.schema: object expected, nothing found"},
+      {R"({"response_format":{"type":"json_schema","json_schema":{"schema":5}}})",
+       ErrorCode::kUsage, "response_format.json_schema.schema: object expected, number found"},
+      {R"({"response_format":{"type":"json_schema","json_schema":{"name":5,"schema":{}}}})",
+       ErrorCode::kUsage, "response_format.json_schema.name: string"},
+      {R"({"response_format":{"type":"json_schema","json_schema":{"strict":5,"schema":{}}}})",
+       ErrorCode::kUsage, "response_format.json_schema.strict: boolean"}};
   for (const auto& c : cases) {
     const auto options = ParseChatOptions(Json(c.json));
     ASSERT_FALSE(options) << c.json;
