@@ -221,6 +221,10 @@ TEST_F(MessagesServiceTest, WrongMembersAreRefusedByNameInAnthropicsForm) {
           "messages[0].content[0].name");
   refused(content({{{"type", "thinking"}, {"thinking", 1}}}, "assistant"),
           "messages[0].content[0].thinking");
+  const json orphan = {{"type", "tool_result"}, {"tool_use_id", "x"}, {"content", "y"}};
+  json late = {{{"role", "user"}, {"content", "a"}},
+               {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "b"}}, orphan}}}};
+  refused({{"system", "s"}, {"messages", late}}, "messages[1].content[1]");
   refused({{"system", 1}}, "system");
   refused({{"system", {{{"type", "x"}}}}}, "system[0].type", "unsupported");
   refused({{"tools", 1}}, "tools");

@@ -212,6 +212,17 @@ TEST_F(ResponsesServiceTest, WrongMembersAreRefusedByName) {
   refused(item({{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", {}}}),
           "input[0].arguments");
   refused(item({{"type", "function_call_output"}, {"call_id", "c"}}), "input[0].output");
+  refused({{"instructions", "i"},
+           {"input",
+            {{{"role", "user"}, {"content", "x"}},
+             {{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", ""}},
+             {{"type", "function_call_output"}, {"call_id", "c"}, {"output", "y"}},
+             {{"type", "function_call_output"}, {"call_id", "d"}, {"output", "z"}}}}},
+          "input[3]");
+  refused({{"input",
+            {{{"role", "assistant"}, {"content", "x"}},
+             {{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "[1]"}}}}},
+          "input[1].arguments");
   refused(item({{"type", "reasoning"}, {"encrypted_content", "gAAAA"}}),
           "input[0].encrypted_content");
   refused(item({{"type", "reasoning"}, {"encrypted_content", "plain:/w=="}}),

@@ -75,6 +75,15 @@ enum class ToolChoice {
 
 enum class ResponseFormat { kText, kJsonObject, kJsonSchema };
 
+/// Where a request holds what a conversation and its options were read from, for the messages of
+/// errors. The defaults are the chat API's.
+struct MemberPaths {
+  std::vector<std::string> messages;  ///< of each message; those beyond: messages[i]
+  /// Of the schema of each tool's arguments; those beyond: tools[i].function.parameters.
+  std::vector<std::string> parameters;
+  std::string response_schema = "response_format.json_schema.schema";
+};
+
 struct ChatOptions {
   bool thinking = true;  ///< off: instruct mode, no think element anywhere
   Effort effort = Effort::kMax;
@@ -92,6 +101,7 @@ struct ChatOptions {
   bool join_text_parts = false;
   /// Off: ends after the last message instead of opening the assistant's turn.
   bool generation_prefix = true;
+  MemberPaths paths;
 };
 
 }  // namespace megalith::text

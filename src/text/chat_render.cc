@@ -128,7 +128,7 @@ class ChatRenderer {
       }
       const Status status = RenderMessages(std::span(conversation).subspan(i, end - i));
       if (!status) {
-        return Fail(status.error().code, "messages[{}]: {}", i, status.error().message);
+        return Fail(status.error().code, "{}: {}", PathOf(i + num_right_), status.error().message);
       }
       if (!in_preamble) MarkBoundary();
       i = end;
@@ -140,6 +140,11 @@ class ChatRenderer {
   }
 
  private:
+  std::string PathOf(std::size_t message) const {
+    const std::vector<std::string>& paths = options_.paths.messages;
+    return message < paths.size() ? paths[message] : fmt::format("messages[{}]", message);
+  }
+
   void MarkBoundary() {
     if (writer_.size() > 0) rendered_.boundaries.push_back(writer_.size());
   }
@@ -294,7 +299,7 @@ class ChatRenderer {
 
   // In the order of the last assistant message's calls if every result names one of them, else as
   // given. Calls that share an id take the results with that id in order.
-  Result<std::vector<ToolResult>> OrderToolResults(std::span<const Message> run) const {
+  Result<std::vector<ToolResult>> OrderToolResults(std::span<const Message> run) {
     static const std::vector<ToolCall> no_calls;
     const std::vector<ToolCall>& calls = last_calls_ == nullptr ? no_calls : *last_calls_;
     std::map<std::string_view, std::vector<std::size_t>> positions;
@@ -329,10 +334,10 @@ class ChatRenderer {
       const std::size_t index = num_results_ + i;
       if (name.empty() && index < calls.size()) name = calls[index].name;
       if (name.empty()) {
+        num_right_ = i;
         return Fail(ErrorCode::kUsage,
-                    "tool result {} of the run: its tool_call_id \"{}\" belongs to no call of the "
-                    "last assistant message, and there is no name",
-                    i, run[i].tool_call_id);
+                    "the id of a call of the last assistant message expected, \"{}\" found",
+                    run[i].tool_call_id.substr(0, 64));
       }
       results.push_back({&run[i], std::move(name)});
     }
@@ -366,6 +371,7 @@ class ChatRenderer {
   RenderedChat rendered_;
   const std::vector<ToolCall>* last_calls_ = nullptr;  // of the last assistant message
   std::size_t num_results_ = 0;                        // tool messages since then
+  std::size_t num_right_ = 0;  // of a run of tool messages: those in front of the one at fault
 };
 
 }  // namespace

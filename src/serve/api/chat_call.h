@@ -25,6 +25,23 @@ struct ChatCall {
   std::vector<std::string> unread;           ///< members that the reader does not know
 };
 
+/// The messages of a call, each with the place in the request that it was read from.
+class MessageList {
+ public:
+  /// `call` must outlive it.
+  explicit MessageList(ChatCall& call)
+      : conversation_(call.conversation), paths_(call.options.paths.messages) {}
+
+  void Add(text::Message message, std::string path) {
+    conversation_.push_back(std::move(message));
+    paths_.push_back(std::move(path));
+  }
+
+ private:
+  text::Conversation& conversation_;
+  std::vector<std::string>& paths_;
+};
+
 /// The body of POST /v1/chat/completions.
 Result<ChatCall> ReadChatCompletion(const text::JsonValue& body, const text::Tokenizer& tokenizer,
                                     const GenerationDefaults& defaults);

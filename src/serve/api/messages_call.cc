@@ -72,12 +72,11 @@ Result<text::ToolCall> ReadToolUse(ObjectReader& block) {
 }
 
 // Blocks of a user's message: results of tools are messages of their own, texts between them too.
-Status ReadUserBlocks(const JsonValue& blocks, const std::string& path,
-                      text::Conversation& conversation) {
+Status ReadUserBlocks(const JsonValue& blocks, const std::string& path, MessageList& messages) {
   text::Message user = text::Message::User("");
   user.content.clear();
   const auto flush = [&] {
-    if (!user.content.empty()) conversation.push_back(user);
+    if (!user.content.empty()) messages.Add(user, path);
     user.content.clear();
   };
   for (std::size_t i = 0; i < blocks.items().size(); ++i) {
@@ -91,17 +90,17 @@ Status ReadUserBlocks(const JsonValue& blocks, const std::string& path,
     } else if (type == "tool_result") {
       flush();
       MEGALITH_ASSIGN_OR_RETURN(text::Message result, ReadToolResult(block));
-      conversation.push_back(std::move(result));
+      messages.Add(std::move(result), block_path);
     } else {
       return UnsupportedBlock(block_path, type);
     }
   }
-  if (!user.content.empty() || blocks.items().empty()) conversation.push_back(user);
+  if (!user.content.empty() || blocks.items().empty()) messages.Add(user, path);
   return {};
 }
 
 Status ReadAssistantBlocks(const JsonValue& blocks, const std::string& path,
-                           text::Conversation& conversation) {
+                           MessageList& messages) {
   text::Message message = text::Message::Assistant("");
   message.content.clear();
   for (std::size_t i = 0; i < blocks.items().size(); ++i) {
@@ -122,12 +121,11 @@ Status ReadAssistantBlocks(const JsonValue& blocks, const std::string& path,
       return UnsupportedBlock(block_path, type);
     }
   }
-  conversation.push_back(std::move(message));
+  messages.Add(std::move(message), path);
   return {};
 }
 
-Status ReadMessage(const JsonValue& json, const std::string& path,
-                   text::Conversation& conversation) {
+Status ReadMessage(const JsonValue& json, const std::string& path, MessageList& messages) {
   MEGALITH_ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(json, path));
   MEGALITH_ASSIGN_OR_RETURN(const std::string role, reader.RequireString("role"));
   MEGALITH_ASSIGN_OR_RETURN(const JsonValue* content,
@@ -138,10 +136,10 @@ Status ReadMessage(const JsonValue& json, const std::string& path,
                 reader.PathOf("role"), role.substr(0, 64));
   }
   if (content->is_array() && role == "user") {
-    return ReadUserBlocks(*content, content_path, conversation);
+    return ReadUserBlocks(*content, content_path, messages);
   }
   if (content->is_array() && role == "assistant") {
-    return ReadAssistantBlocks(*content, content_path, conversation);
+    return ReadAssistantBlocks(*content, content_path, messages);
   }
   MEGALITH_ASSIGN_OR_RETURN(std::vector<std::string> texts, ReadTexts(*content, content_path));
   text::Message message;
@@ -149,15 +147,15 @@ Status ReadMessage(const JsonValue& json, const std::string& path,
                  : role == "assistant" ? text::Role::kAssistant
                                        : text::Role::kSystem;
   message.content = std::move(texts);
-  conversation.push_back(std::move(message));
+  messages.Add(std::move(message), path);
   return {};
 }
 
-Status ReadConversation(ObjectReader& reader, text::Conversation& conversation) {
+Status ReadConversation(ObjectReader& reader, MessageList& list) {
   if (const JsonValue* system = reader.Find("system"); system != nullptr) {
     text::Message message = text::Message::System("");
     MEGALITH_ASSIGN_OR_RETURN(message.content, ReadTexts(*system, "system"));
-    if (!message.content.empty()) conversation.push_back(std::move(message));
+    if (!message.content.empty()) list.Add(std::move(message), "system");
   }
   MEGALITH_ASSIGN_OR_RETURN(const JsonValue* messages,
                             reader.Require("messages", "array of at least one message"));
@@ -167,7 +165,7 @@ Status ReadConversation(ObjectReader& reader, text::Conversation& conversation) 
   }
   for (std::size_t i = 0; i < messages->items().size(); ++i) {
     MEGALITH_RETURN_IF_ERROR(
-        ReadMessage(messages->items()[i], fmt::format("messages[{}]", i), conversation));
+        ReadMessage(messages->items()[i], fmt::format("messages[{}]", i), list));
   }
   return {};
 }
@@ -285,7 +283,8 @@ Result<ChatCall> ReadMessagesCall(const text::JsonValue& body, const text::Token
   MEGALITH_ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(body, ""));
   ChatCall call;
   MEGALITH_RETURN_IF_ERROR(reader.String("model", call.model));
-  MEGALITH_RETURN_IF_ERROR(ReadConversation(reader, call.conversation));
+  MessageList messages(call);
+  MEGALITH_RETURN_IF_ERROR(ReadConversation(reader, messages));
   MEGALITH_RETURN_IF_ERROR(ReadTools(reader, call.options));
   MEGALITH_RETURN_IF_ERROR(ReadToolChoice(reader, call));
   MEGALITH_RETURN_IF_ERROR(ReadThinking(reader, call.options));

@@ -38,10 +38,25 @@ Result<std::vector<std::string>> ReadParts(const JsonValue& value, const std::st
   return texts;
 }
 
+// What is no JSON at all goes back to the model as it is.
+Status CheckArguments(const std::string& arguments, const std::string& path) {
+  const auto json = text::ParseJson(arguments, text::JsonDialect::kPython);
+  if (json && !json->is_object()) {
+    return Fail(ErrorCode::kUsage, "{}: JSON object expected, {} found", path, Describe(*json));
+  }
+  if (!json && json.error().code == ErrorCode::kOutOfRange) {
+    return Fail(ErrorCode::kOutOfRange, "{}: {}", path, json.error().message);
+  }
+  return {};
+}
+
 /// Items into messages: reasoning, text and calls that follow one another are one assistant turn.
 class ItemReader {
  public:
+  explicit ItemReader(MessageList& messages) : messages_(messages) {}
+
   Status Read(const JsonValue& item, const std::string& path) {
+    path_ = path;
     MEGALITH_ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(item, path));
     std::string type = "message";
     MEGALITH_RETURN_IF_ERROR(reader.String("type", type));
@@ -55,9 +70,12 @@ class ItemReader {
                 reader.PathOf("type"), type.substr(0, 64));
   }
 
-  text::Conversation Take() {
-    Flush();
-    return std::move(conversation_);
+  /// Behind the last item.
+  void Flush() {
+    if (has_turn_) messages_.Add(std::move(turn_), turn_path_);
+    turn_ = text::Message::Assistant("");
+    turn_.content.clear();
+    has_turn_ = false;
   }
 
  private:
@@ -70,7 +88,7 @@ class ItemReader {
     if (role == "assistant") {
       if (!turn_.content.empty() || !turn_.tool_calls.empty()) Flush();
       turn_.content = std::move(parts);
-      has_turn_ = true;
+      BeginTurn();
       return {};
     }
     text::Message message;
@@ -85,7 +103,7 @@ class ItemReader {
     }
     message.content = std::move(parts);
     Flush();
-    conversation_.push_back(std::move(message));
+    messages_.Add(std::move(message), path_);
     return {};
   }
 
@@ -108,7 +126,7 @@ class ItemReader {
     }
     if (!turn_.content.empty() || !turn_.tool_calls.empty()) Flush();
     for (const std::string& part : parts) turn_.reasoning += part;
-    has_turn_ = true;
+    BeginTurn();
     return {};
   }
 
@@ -121,8 +139,9 @@ class ItemReader {
                   reader.PathOf("name"));
     }
     MEGALITH_ASSIGN_OR_RETURN(call.arguments, reader.RequireString("arguments"));
+    MEGALITH_RETURN_IF_ERROR(CheckArguments(call.arguments, reader.PathOf("arguments")));
     turn_.tool_calls.push_back(std::move(call));
-    has_turn_ = true;
+    BeginTurn();
     return {};
   }
 
@@ -133,18 +152,18 @@ class ItemReader {
     text::Message message = text::Message::ToolResult(id, "");
     MEGALITH_ASSIGN_OR_RETURN(message.content, ReadParts(*output, reader.PathOf("output")));
     Flush();
-    conversation_.push_back(std::move(message));
+    messages_.Add(std::move(message), path_);
     return {};
   }
 
-  void Flush() {
-    if (has_turn_) conversation_.push_back(std::move(turn_));
-    turn_ = text::Message::Assistant("");
-    turn_.content.clear();
-    has_turn_ = false;
+  void BeginTurn() {
+    if (!has_turn_) turn_path_ = path_;
+    has_turn_ = true;
   }
 
-  text::Conversation conversation_;
+  MessageList& messages_;
+  std::string path_;       // of the item that is being read
+  std::string turn_path_;  // of the turn's first item
   text::Message turn_ = [] {
     text::Message message = text::Message::Assistant("");
     message.content.clear();
@@ -153,15 +172,15 @@ class ItemReader {
   bool has_turn_ = false;
 };
 
-Status ReadInput(ObjectReader& reader, text::Conversation& conversation) {
+Status ReadInput(ObjectReader& reader, MessageList& messages) {
   std::optional<std::string> instructions;
   MEGALITH_RETURN_IF_ERROR(reader.String("instructions", instructions));
   if (instructions && !instructions->empty()) {
-    conversation.push_back(text::Message::System(*instructions));
+    messages.Add(text::Message::System(*instructions), "instructions");
   }
   MEGALITH_ASSIGN_OR_RETURN(const JsonValue* input, reader.Require("input", "text or items"));
   if (input->is_string()) {
-    conversation.push_back(text::Message::User(input->text()));
+    messages.Add(text::Message::User(input->text()), "input");
     return {};
   }
   if (!input->is_array() || input->items().empty()) {
@@ -169,11 +188,11 @@ Status ReadInput(ObjectReader& reader, text::Conversation& conversation) {
                 "input: text or an array of at least one item expected, {} found",
                 input->is_array() ? "an empty one" : Describe(*input));
   }
-  ItemReader items;
+  ItemReader items(messages);
   for (std::size_t i = 0; i < input->items().size(); ++i) {
     MEGALITH_RETURN_IF_ERROR(items.Read(input->items()[i], fmt::format("input[{}]", i)));
   }
-  for (text::Message& message : items.Take()) conversation.push_back(std::move(message));
+  items.Flush();
   return {};
 }
 
@@ -373,7 +392,8 @@ Result<ResponsesCall> ReadResponsesCall(const text::JsonValue& body,
   ChatCall& chat = call.chat;
   MEGALITH_RETURN_IF_ERROR(reader.String("model", chat.model));
   MEGALITH_RETURN_IF_ERROR(RefuseState(reader));
-  MEGALITH_RETURN_IF_ERROR(ReadInput(reader, chat.conversation));
+  MessageList messages(chat);
+  MEGALITH_RETURN_IF_ERROR(ReadInput(reader, messages));
   MEGALITH_RETURN_IF_ERROR(ReadTools(reader, call));
   MEGALITH_RETURN_IF_ERROR(ReadToolChoice(reader, call));
   MEGALITH_RETURN_IF_ERROR(ReadReasoningOptions(reader, chat.options));
