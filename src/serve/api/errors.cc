@@ -76,14 +76,16 @@ ApiErrorCode FromErrorCode(ErrorCode code) {
 
 // "messages[2].content" of "messages[2].content: string expected, ..."; empty if there is none.
 std::string LeadingPath(std::string_view message) {
+  constexpr std::size_t kMaxBytes = 1024;
   const std::size_t end = message.find(": ");
-  if (end == std::string_view::npos) return {};
+  if (end == std::string_view::npos || end > kMaxBytes) return {};
   const std::string_view path = message.substr(0, end);
-  const bool is_path = std::all_of(path.begin(), path.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '.' || c == '[' || c == ']';
+  // A member of the request, then what a client may have named in any way ("$ref", "a b").
+  const auto first_end = std::find_if_not(path.begin(), path.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
   });
-  return is_path ? std::string(path) : std::string();
+  const bool is_path = first_end == path.end() || *first_end == '.' || *first_end == '[';
+  return is_path ? text::RepairUtf8(path) : std::string();
 }
 
 // Messages repeat what clients sent, which may be long, or cut inside a character by whoever

@@ -140,17 +140,22 @@ void GrammarBuilder::FindMinDepths() {
   }
 }
 
-Result<ByteGrammar> GrammarBuilder::Build(const Rule& root) && {
+Result<ByteGrammar> GrammarBuilder::Build(const Rule& root, std::span<const NeededRule> needed) && {
   if (overflowed_) {
     return Fail(ErrorCode::kOutOfRange,
-                "grammar: at most {} states and {} edges expected, more are needed", kMaxStates,
-                kMaxEdges);
+                "the form of the reply: at most {} states and {} edges expected, more are needed",
+                kMaxStates, kMaxEdges);
   }
   FindMinDepths();
-  if (states_[root.start].min_depth == ByteGrammar::kUnreachable) {
+  for (const NeededRule& rule : needed) {
+    // The root calls it.
+    if (states_[rules_[rule.id].start].min_depth < kMaxCallDepth) continue;
     return Fail(ErrorCode::kUsage,
-                "grammar: no text satisfies it, or only texts nested in more than {} levels",
-                kMaxCallDepth);
+                "{}: no value satisfies the schema, or only values nested in more than {} levels",
+                rule.path, kMaxCallDepth - 1);
+  }
+  if (states_[root.start].min_depth == ByteGrammar::kUnreachable) {
+    return Fail(ErrorCode::kUsage, "no reply has the form that is asked for");
   }
   const auto leads_nowhere = [this](const OwnedEdge& owned) {
     return states_[owned.from].min_depth == ByteGrammar::kUnreachable ||

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -88,6 +89,12 @@ class ByteGrammar {
 
 /// Adds states and edges. Beyond the limits nothing more is added and overflowed() tells so: check
 /// it after each larger part; Build refuses in any case.
+/// A rule that stands for a schema of a request.
+struct NeededRule {
+  RuleId id = 0;
+  std::string path;  ///< of the schema, for messages
+};
+
 class GrammarBuilder {
  public:
   static constexpr std::size_t kMaxStates = 200'000;
@@ -139,9 +146,9 @@ class GrammarBuilder {
   bool overflowed() const { return overflowed_; }
   std::size_t num_states() const { return states_.size(); }
 
-  /// kOutOfRange if there are too many states; kUsage if `root` has no text at all, or only texts
-  /// nested more deeply than kMaxCallDepth.
-  Result<ByteGrammar> Build(const Rule& root) &&;
+  /// kOutOfRange if there are too many states; kUsage if `root`, or a rule of `needed` called by
+  /// it, has no text at all, or only texts nested more deeply than kMaxCallDepth.
+  Result<ByteGrammar> Build(const Rule& root, std::span<const NeededRule> needed) &&;
 
  private:
   struct OwnedEdge {

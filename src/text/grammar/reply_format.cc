@@ -8,11 +8,12 @@
 namespace megalith::text::grammar {
 namespace {
 
-ReplyTool ReadTool(const JsonValue& tool, std::size_t idx) {
+ReplyTool ReadTool(const JsonValue& tool, std::size_t idx, const MemberPaths& paths) {
   const JsonValue& function = *tool.Find("function");
   ReplyTool read;
   read.name = function.Find("name")->text();
-  read.path = fmt::format("tools[{}].function.parameters", idx);
+  read.path = idx < paths.parameters.size() ? paths.parameters[idx]
+                                            : fmt::format("tools[{}].function.parameters", idx);
   if (const JsonValue* parameters = function.Find("parameters")) read.parameters = *parameters;
   if (const JsonValue* strict = function.Find("strict")) read.strict = strict->boolean();
   return read;
@@ -25,14 +26,14 @@ std::optional<ReplyFormat> FindReplyFormat(const ChatOptions& options, bool para
   format.parallel_tool_calls = parallel_tool_calls;
   if (options.response_format == ResponseFormat::kJsonSchema) {
     format.content_schema = options.response_schema;
-    format.content_path = "response_format.json_schema.schema";
+    format.content_path = options.paths.response_schema;
   } else if (options.response_format == ResponseFormat::kJsonObject) {
     format.content_schema = JsonValue::Object({{"type", JsonValue::String("object")}});
     format.content_path = "response_format";
   }
   const std::vector<JsonValue>& tools = options.tools.items();
   for (std::size_t i = 0; i < tools.size(); ++i) {
-    ReplyTool tool = ReadTool(tools[i], i);
+    ReplyTool tool = ReadTool(tools[i], i, options.paths);
     if (options.tool_choice == ToolChoice::kNone) continue;
     if (options.tool_choice == ToolChoice::kFunction && tool.name != options.tool_choice_function) {
       continue;

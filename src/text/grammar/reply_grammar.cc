@@ -38,15 +38,10 @@ class Compiler {
     builder_.AddEmpty(reply.start, think);
     builder_.AddEmpty(reply.start, response);
     ReplyGrammar result;
-    MEGALITH_ASSIGN_OR_RETURN(result.grammar, std::move(builder_).Build(reply));
+    MEGALITH_ASSIGN_OR_RETURN(result.grammar, std::move(builder_).Build(reply, schemas_));
     result.in_think = think;
     result.in_response = response;
     result.ended = reply.end;
-    // With tools that may be called, the rest may still work.
-    if (result.grammar.state(response).min_depth == ByteGrammar::kUnreachable) {
-      return Fail(ErrorCode::kUsage, "{}: no JSON value satisfies the schema",
-                  format_.content_path);
-    }
     return result;
   }
 
@@ -105,6 +100,7 @@ class Compiler {
     }
     SchemaCompiler schema(builder_, rules_, *format_.content_schema, format_.content_path);
     MEGALITH_ASSIGN_OR_RETURN(const RuleId rule, schema.CompileValue());
+    schemas_.push_back({rule, format_.content_path});
     AddCloseTag(builder_.AddCall(response, rule), "response", answered);
     return {};
   }
@@ -126,6 +122,7 @@ class Compiler {
     const StateId tag = builder_.AddSymbol(call, kOpenMarker);
     for (const ReplyTool& tool : format_.tools) {
       MEGALITH_ASSIGN_OR_RETURN(const RuleId arguments, CompileArguments(tool));
+      schemas_.push_back({arguments, tool.path});
       const StateId index =
           builder_.AddBytes(tag, "call" + FormatAttribute("tool", tool.name) + " index=\"");
       const StateId quote = builder_.NewState();
@@ -154,6 +151,7 @@ class Compiler {
   const ReplyFormat& format_;
   GrammarBuilder builder_;
   JsonRules rules_;
+  std::vector<NeededRule> schemas_;
 };
 
 }  // namespace

@@ -359,7 +359,10 @@ TEST(Schema, SchemasWithoutAValueAreRefused) {
         R"({"type":"integer","minimum":1.2,"maximum":1.8})",
         R"({"type":"string","pattern":"^a$","minLength":2})",
         R"({"allOf":[{"type":"string"},{"type":"null"}]})"}) {
-    EXPECT_TRUE(SchemaError(schema).starts_with("usage: ")) << schema << SchemaError(schema);
+    EXPECT_NE(SchemaError(schema).find(": no value satisfies the schema, or only values nested in "
+                                       "more than 99 levels"),
+              std::string::npos)
+        << schema << SchemaError(schema);
   }
 }
 
