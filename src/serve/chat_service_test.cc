@@ -952,5 +952,52 @@ TEST_F(ChatServiceTest, CallsThatMustComeAreEnforced) {
   }
 }
 
+TEST_F(ChatServiceTest, SchemasThatCannotBeAreNamedByTheirMember) {
+  const auto format = [](const char* schema) {
+    return json{{"response_format",
+                 {{"type", "json_schema"}, {"json_schema", {{"schema", json::parse(schema)}}}}}};
+  };
+  const std::string path = "response_format.json_schema.schema";
+  for (const char* schema :
+       {"false", R"({"enum":[]})", R"({"type":"integer","minimum":2,"maximum":1})"}) {
+    const json error = Ask(kPath, Question(format(schema)), 400)["error"];
+    EXPECT_EQ(error["param"], path) << error;
+    EXPECT_NE(error["message"].get<std::string>().find("99 levels"), std::string::npos) << error;
+  }
+  ExpectRefused(kPath, Question(format(R"({"$ref":"#/$defs/x"})")), path + ".$ref");
+  ExpectRefused(kPath, Question(format(R"({"properties":{"a b":{"$ref":"#/$defs/x"}}})")),
+                path + R"(.properties["a b"].$ref)");
+  ExpectRefused(kPath, Question(format(R"({"$ref":"http://x"})")), path + ".$ref", "unsupported");
+  const json tools = json::parse(
+      R"([{"type":"function","function":{"name":"f"}},
+          {"type":"function","function":{"name":"g","strict":true,"parameters":
+           {"type":"object","properties":{"a":false},"required":["a"]}}}])");
+  ExpectRefused(kPath, Question({{"tools", tools}}), "tools[1].function.parameters");
+  EXPECT_TRUE(generator_->requests().empty());
+}
+
+TEST_F(ChatServiceTest, WrongToolsAreNamedByTheirPlace) {
+  const auto tool = [](const char* more) {
+    json function = {{"name", "f"}};
+    function.update(json::parse(more));
+    return json{{"type", "function"}, {"function", function}};
+  };
+  const auto refused = [&](const char* more, const std::string& param) {
+    ExpectRefused(kPath, Question({{"tools", {tool(more)}}}), "tools[0].function." + param);
+  };
+  refused(R"({"strict":"yes"})", "strict");
+  refused(R"({"description":5})", "description");
+  for (const char* parameters : {"\"x\"", "1", "[]", "true"}) {
+    refused(fmt::format(R"({{"parameters":{}}})", parameters).c_str(), "parameters");
+  }
+  refused(R"({"parameters":{"type":"string"}})", "parameters.type");
+  refused(R"({"parameters":{"type":["string","null"]}})", "parameters.type");
+  ExpectRefused(kPath, Question({{"tools", {tool("{}"), tool("{}")}}}), "tools[1].function.name");
+  EXPECT_TRUE(generator_->requests().empty());
+  generator_->Play(Spelled(Answer("", "x")));
+  Ask(kPath, Question({{"tools", {tool(R"({"strict":null,"parameters":null})")}}}));
+  Ask(kPath, Question({{"tools", {tool(R"({"parameters":{"type":["object","null"]}})")}}}));
+}
+
 }  // namespace
 }  // namespace megalith::serve

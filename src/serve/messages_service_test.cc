@@ -231,6 +231,14 @@ TEST_F(MessagesServiceTest, WrongMembersAreRefusedByNameInAnthropicsForm) {
   refused({{"tools", {1}}}, "tools[0]");
   refused({{"tools", {{{"name", "f"}}}}}, "tools[0].input_schema");
   refused({{"tools", {{{"name", "f"}, {"input_schema", 1}}}}}, "tools[0].input_schema");
+  const auto tool = [](const json& schema) {
+    return json{{"name", "f"}, {"input_schema", schema}};
+  };
+  refused({{"tools", {tool({{"type", "string"}})}}}, "tools[0].input_schema.type");
+  refused({{"tools", {tool({{"type", "object"}}), tool({{"type", "object"}})}}}, "tools[1].name");
+  refused({{"tools", {tool({{"properties", {{"a", false}}}, {"required", {"a"}}})}},
+           {"tool_choice", {{"type", "any"}}}},
+          "tools[0].input_schema");
   refused({{"tools", {{{"type", "web_search_1"}, {"name", "f"}}}}}, "tools[0].type", "unsupported");
   refused({{"tool_choice", "auto"}}, "tool_choice");
   refused({{"tool_choice", {{"type", "x"}}}}, "tool_choice.type");

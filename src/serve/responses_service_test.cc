@@ -234,6 +234,17 @@ TEST_F(ResponsesServiceTest, WrongMembersAreRefusedByName) {
   refused({{"instructions", 1}}, "instructions");
   refused({{"tools", {1}}}, "tools[0]");
   refused({{"tools", {{{"type", "function"}}}}}, "tools[0].name");
+  const auto tool = [](const char* key, const json& value) {
+    return json{{"type", "function"}, {"name", "f"}, {key, value}};
+  };
+  refused({{"tools", {tool("strict", "yes")}}}, "tools[0].strict");
+  refused({{"tools", {tool("description", 5)}}}, "tools[0].description");
+  refused({{"tools", {tool("parameters", true)}}}, "tools[0].parameters");
+  refused({{"tools", {kTools[0], {{"type", "web_search"}}, tool("strict", true)}}},
+          "tools[2].name");
+  json impossible = tool("parameters", {{"properties", {{"a", false}}}, {"required", {"a"}}});
+  refused({{"tools", {{{"type", "web_search"}}, impossible}}, {"tool_choice", "required"}},
+          "tools[1].parameters");
   refused({{"tool_choice", "x"}}, "tool_choice");
   refused({{"tool_choice", 1}}, "tool_choice");
   refused({{"tool_choice", "required"}}, "tool_choice");
@@ -243,6 +254,9 @@ TEST_F(ResponsesServiceTest, WrongMembersAreRefusedByName) {
   refused({{"reasoning", {{"x", 1}}}}, "reasoning.x");
   refused({{"text", {{"format", {{"type", "x"}}}}}}, "text.format.type");
   refused({{"text", {{"format", {{"type", "json_schema"}}}}}}, "text.format.schema");
+  refused(
+      {{"text", {{"format", {{"type", "json_schema"}, {"schema", {{"enum", json::array()}}}}}}}},
+      "text.format.schema");
   refused({{"text", {{"x", 1}}}}, "text.x");
   refused({{"include", {"x"}}}, "include[0]", "unsupported");
   refused({{"max_output_tokens", 0}}, "max_output_tokens");

@@ -143,6 +143,7 @@ Result<JsonValue> ReadTools(const JsonValue* tools, std::string_view path) {
   if (!tools->is_array()) {
     return Fail(ErrorCode::kUsage, "{}: array expected, {} found", path, FoundName(tools));
   }
+  ToolNames names;
   for (std::size_t i = 0; i < tools->items().size(); ++i) {
     const JsonValue& tool = tools->items()[i];
     const std::string tool_path = fmt::format("{}[{}]", path, i);
@@ -157,7 +158,10 @@ Result<JsonValue> ReadTools(const JsonValue* tools, std::string_view path) {
       return Fail(ErrorCode::kUsage, "{}.function: object expected, {} found", tool_path,
                   FoundName(function));
     }
-    MEGALITH_RETURN_IF_ERROR(ReadName(*function, "name", tool_path + ".function"));
+    const std::string function_path = tool_path + ".function";
+    MEGALITH_ASSIGN_OR_RETURN(const std::string name, ReadName(*function, "name", function_path));
+    MEGALITH_RETURN_IF_ERROR(names.Add(name, function_path + ".name"));
+    MEGALITH_RETURN_IF_ERROR(CheckFunction(*function, function_path));
   }
   return *tools;
 }
@@ -230,6 +234,13 @@ Status ReadThinking(const JsonValue& thinking, const ChatRequestRules& rules,
 bool HasTool(const JsonValue& tools, const std::string& name) {
   return std::any_of(tools.items().begin(), tools.items().end(), [&name](const JsonValue& tool) {
     return tool.Find("function")->Find("name")->text() == name;
+  });
+}
+
+bool IsObjectType(const JsonValue& type) {
+  if (type.is_string()) return type.text() == "object";
+  return std::any_of(type.items().begin(), type.items().end(), [](const JsonValue& item) {
+    return item.is_string() && item.text() == "object";
   });
 }
 
@@ -306,6 +317,29 @@ Status ReadResponseFormat(const JsonValue& format, ChatOptions& options) {
 }
 
 }  // namespace
+
+Status CheckFunction(const JsonValue& function, std::string_view path,
+                     std::string_view parameters_key) {
+  MEGALITH_RETURN_IF_ERROR(ReadOptionalString(function, "description", path));
+  MEGALITH_RETURN_IF_ERROR(CheckOptionalBoolean(function, "strict", path));
+  const JsonValue* parameters = function.Find(parameters_key);
+  if (IsMissing(parameters)) return {};
+  const std::string parameters_path = fmt::format("{}.{}", path, parameters_key);
+  MEGALITH_RETURN_IF_ERROR(CheckObject(*parameters, parameters_path));
+  if (const JsonValue* type = parameters->Find("type"); type != nullptr && !IsObjectType(*type)) {
+    return Fail(ErrorCode::kUsage, "{}.type: \"object\" expected, {} found", parameters_path,
+                type->is_string() ? "\"" + type->text().substr(0, 64) + "\""
+                                  : std::string(FoundName(type)));
+  }
+  return {};
+}
+
+Status ToolNames::Add(const std::string& name, std::string_view path) {
+  if (names_.insert(name).second) return {};
+  return Fail(ErrorCode::kUsage,
+              "{}: a name of its own expected, that of another tool (\"{}\") found", path,
+              name.substr(0, 64));
+}
 
 Result<Effort> ParseEffort(std::string_view effort) {
   if (effort.empty() || effort == "none") return Effort::kOmitted;

@@ -4,6 +4,8 @@
 // about ("messages[2].content[0].type: ..."): kUsage for what no client should send, kUnsupported
 // for what exists elsewhere but not here (images, other kinds of tools).
 
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "base/result.h"
@@ -30,6 +32,21 @@ struct ChatRequestRules {
 /// `reasoning_effort`, and `thinking` ({"type": "enabled"|"disabled", "effort", "keep"}). Absent
 /// and null ones keep the defaults.
 Result<ChatOptions> ParseChatOptions(const JsonValue& request, const ChatRequestRules& rules = {});
+
+/// What may stand beside the name of a function: `description` a string, `strict` a boolean, and
+/// under `parameters_key` the schema of an object. `path`: of `function`. kUsage.
+Status CheckFunction(const JsonValue& function, std::string_view path,
+                     std::string_view parameters_key = "parameters");
+
+/// The names of a request's tools, each of which may come once.
+class ToolNames {
+ public:
+  /// kUsage, beginning with `path`, if the name has come before.
+  Status Add(const std::string& name, std::string_view path);
+
+ private:
+  std::set<std::string> names_;
+};
 
 /// "low", "high", "max"; "" and "none" for kOmitted. Everything else, "medium" included, is kUsage.
 Result<Effort> ParseEffort(std::string_view effort);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "serve/api/json_build.h"
+#include "text/openai_chat.h"
 
 namespace megalith::serve {
 namespace {
@@ -193,6 +194,7 @@ Result<JsonValue> ReadTool(const JsonValue& json, const std::string& path) {
     return Fail(ErrorCode::kUsage, "{}: object expected, {} found", reader.PathOf("input_schema"),
                 Describe(*schema));
   }
+  MEGALITH_RETURN_IF_ERROR(text::CheckFunction(json, path, "input_schema"));
   function.push_back({"parameters", *schema});
   return JsonObject({{"type", Json("function")}, {"function", JsonObject(std::move(function))}});
 }
@@ -202,10 +204,14 @@ Status ReadTools(ObjectReader& reader, text::ChatOptions& options) {
   if (tools == nullptr) return {};
   MEGALITH_RETURN_IF_ERROR(CheckArray(*tools, "tools"));
   std::vector<JsonValue> items;
+  text::ToolNames names;
   for (std::size_t i = 0; i < tools->items().size(); ++i) {
-    MEGALITH_ASSIGN_OR_RETURN(JsonValue tool,
-                              ReadTool(tools->items()[i], fmt::format("tools[{}]", i)));
+    const std::string path = fmt::format("tools[{}]", i);
+    MEGALITH_ASSIGN_OR_RETURN(JsonValue tool, ReadTool(tools->items()[i], path));
+    const std::string& name = tool.Find("function")->Find("name")->text();
+    MEGALITH_RETURN_IF_ERROR(names.Add(name, path + ".name"));
     items.push_back(std::move(tool));
+    options.paths.parameters.push_back(path + ".input_schema");
   }
   options.tools = JsonArray(std::move(items));
   return {};

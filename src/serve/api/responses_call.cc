@@ -4,6 +4,7 @@
 
 #include "serve/api/json_build.h"
 #include "text/base64.h"
+#include "text/openai_chat.h"
 #include "text/utf8.h"
 
 namespace megalith::serve {
@@ -212,6 +213,7 @@ Result<JsonValue> ReadTool(const JsonValue& json, const std::string& path,
     return Fail(ErrorCode::kUsage, "{}: a name expected, an empty string found",
                 reader.PathOf("name"));
   }
+  MEGALITH_RETURN_IF_ERROR(text::CheckFunction(json, path));
   std::vector<JsonMember> function = {{"name", Json(name)}};
   for (const char* key : {"description", "parameters", "strict"}) {
     if (const JsonValue* value = reader.Find(key); value != nullptr) {
@@ -228,11 +230,16 @@ Status ReadTools(ObjectReader& reader, ResponsesCall& call) {
   MEGALITH_RETURN_IF_ERROR(CheckArray(*tools, "tools"));
   call.tools = *tools;
   std::vector<JsonValue> known;
+  text::ToolNames names;
   for (std::size_t i = 0; i < tools->items().size(); ++i) {
-    MEGALITH_ASSIGN_OR_RETURN(
-        JsonValue tool,
-        ReadTool(tools->items()[i], fmt::format("tools[{}]", i), call.chat.warnings));
-    if (!tool.is_null()) known.push_back(std::move(tool));
+    const std::string path = fmt::format("tools[{}]", i);
+    MEGALITH_ASSIGN_OR_RETURN(JsonValue tool,
+                              ReadTool(tools->items()[i], path, call.chat.warnings));
+    if (tool.is_null()) continue;
+    const std::string& name = tool.Find("function")->Find("name")->text();
+    MEGALITH_RETURN_IF_ERROR(names.Add(name, path + ".name"));
+    known.push_back(std::move(tool));
+    call.chat.options.paths.parameters.push_back(path + ".parameters");
   }
   call.chat.options.tools = JsonArray(std::move(known));
   return {};
@@ -314,6 +321,7 @@ Status ReadTextOptions(ObjectReader& reader, text::ChatOptions& options) {
     }
     options.response_format = text::ResponseFormat::kJsonSchema;
     options.response_schema = *schema;
+    options.paths.response_schema = "text.format.schema";
   } else if (type != "text") {
     return Fail(ErrorCode::kUsage,
                 "text.format.type: text, json_object or json_schema expected, \"{}\" found",
