@@ -999,5 +999,16 @@ TEST_F(ChatServiceTest, WrongToolsAreNamedByTheirPlace) {
   Ask(kPath, Question({{"tools", {tool(R"({"parameters":{"type":["object","null"]}})")}}}));
 }
 
+TEST_F(ChatServiceTest, IgnoreEosNeedsAFreeReply) {
+  const json strict = json::parse(R"([{"type":"function","function":{"name":"f","strict":true}}])");
+  for (json more : {json{{"response_format", {{"type", "json_object"}}}},
+                    json{{"tools", kTools}, {"tool_choice", "required"}},
+                    json{{"tools", kTools}, {"tool_choice", "none"}}, json{{"tools", strict}}}) {
+    more["ignore_eos"] = true;
+    ExpectRefused(kPath, Question(more), "ignore_eos");
+  }
+  EXPECT_TRUE(generator_->requests().empty());
+}
+
 }  // namespace
 }  // namespace megalith::serve

@@ -36,6 +36,11 @@ Result<std::vector<engine::GenerationRequest>> MakeChatRequests(const EndpointCo
   MEGALITH_ASSIGN_OR_RETURN(
       const ReplyGrammarPtr form,
       CompileReplyForm(context.model, call.options, call.parallel_tool_calls));
+  if (form != nullptr && call.generation.ignore_eos) {
+    return Fail(ErrorCode::kUsage,
+                "ignore_eos: expected only where the reply is free; response_format, tools or "
+                "tool_choice ask for a form, behind which nothing may come but the end");
+  }
   engine::GenerationRequest request;
   request.prompt = std::move(prompt.ids);
   request.boundaries = std::move(prompt.boundaries);
