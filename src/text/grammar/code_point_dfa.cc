@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "text/utf8.h"
@@ -25,6 +26,31 @@ class Numbering {
   std::map<Key, std::size_t> numbers_;
   std::vector<Key> keys_;
 };
+
+// Characters of the longest way through the states; empty if there is a circle.
+std::optional<std::size_t> LongestWay(const CodePointDfa& dfa) {
+  std::vector<std::size_t> num_into(dfa.states.size());
+  for (const CodePointDfa::State& state : dfa.states) {
+    for (const CodePointDfa::Edge& edge : state.edges) ++num_into[edge.target];
+  }
+  // States all of whose predecessors are done.
+  std::vector<std::size_t> ready;
+  for (std::size_t i = 0; i < num_into.size(); ++i) {
+    if (num_into[i] == 0) ready.push_back(i);
+  }
+  std::vector<std::size_t> lengths(dfa.states.size());
+  std::size_t longest = 0;
+  for (std::size_t i = 0; i < ready.size(); ++i) {
+    const std::size_t from = ready[i];
+    longest = std::max(longest, lengths[from]);
+    for (const CodePointDfa::Edge& edge : dfa.states[from].edges) {
+      lengths[edge.target] = std::max(lengths[edge.target], lengths[from] + 1);
+      if (--num_into[edge.target] == 0) ready.push_back(edge.target);
+    }
+  }
+  if (ready.size() < dfa.states.size()) return std::nullopt;
+  return longest;
+}
 
 tl::unexpected<Error> TooManyStates() {
   return Fail(ErrorCode::kUnsupported, "at most {} automaton states expected, more are needed",
@@ -76,6 +102,9 @@ Result<CodePointDfa> Intersect(const CodePointDfa& a, const CodePointDfa& b) {
 
 Result<CodePointDfa> LimitLength(const CodePointDfa& dfa, std::uint32_t min,
                                  std::optional<std::uint32_t> max) {
+  // Counting costs a state for each length.
+  const auto longest = LongestWay(dfa);
+  const bool is_limited = max && (!longest || *longest > *max);
   CodePointDfa limited;
   Numbering<std::pair<std::size_t, std::uint32_t>> numbers;  // state, characters so far
   numbers[{0, 0}];
@@ -84,8 +113,8 @@ Result<CodePointDfa> LimitLength(const CodePointDfa& dfa, std::uint32_t min,
     CodePointDfa::State state;
     state.accepting = dfa.states[number].accepting && length >= min;
     // Without a maximum all lengths from the minimum on are alike.
-    const std::uint32_t next = max || length < min ? length + 1 : length;
-    if (!max || length < *max) {
+    const std::uint32_t next = is_limited || length < min ? length + 1 : length;
+    if (!is_limited || length < *max) {
       for (const CodePointDfa::Edge& edge : dfa.states[number].edges) {
         state.edges.push_back({edge.range, numbers[{edge.target, next}]});
       }

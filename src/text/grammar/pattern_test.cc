@@ -178,5 +178,30 @@ TEST(StringFormat, ValidAndInvalidExamples) {
   EXPECT_EQ(PatternOfFormat("regex"), std::nullopt);
 }
 
+TEST(StringFormat, NamesOfHostsAndMailboxesAreBounded) {
+  const auto labels = [](int count, std::size_t size) {
+    std::string host(size, 'a');
+    for (int i = 1; i < count; ++i) host += "." + std::string(size, 'a');
+    return host;
+  };
+  const CodePointDfa host = Dfa(PatternOfFormat("hostname").value());
+  EXPECT_TRUE(host.Accepts(labels(6, 41)));
+  EXPECT_FALSE(host.Accepts(labels(7, 1)));
+  EXPECT_FALSE(host.Accepts(labels(1, 42)));
+  const CodePointDfa email = Dfa(PatternOfFormat("email").value());
+  EXPECT_TRUE(email.Accepts(std::string(64, 'a') + "@" + labels(5, 37)));
+  EXPECT_FALSE(email.Accepts(std::string(65, 'a') + "@b"));
+  EXPECT_FALSE(email.Accepts("a@" + labels(6, 1)));
+  EXPECT_TRUE(email.Accepts(labels(32, 1) + "@b"));
+  EXPECT_FALSE(email.Accepts(labels(33, 1) + "@b"));
+  EXPECT_FALSE(email.Accepts(labels(2, 33) + "@b"));
+  // Where the length is limited, the parts need not be.
+  EXPECT_TRUE(Dfa(PatternOfFormat("hostname", 64).value()).Accepts(labels(7, 1)));
+  EXPECT_FALSE(Dfa(PatternOfFormat("hostname", 65).value()).Accepts(labels(7, 1)));
+  EXPECT_TRUE(Dfa(PatternOfFormat("email", 64).value()).Accepts("a@" + labels(6, 1)));
+  EXPECT_FALSE(Dfa(PatternOfFormat("email", 64).value()).Accepts("a..b@c"));
+  EXPECT_FALSE(Dfa(PatternOfFormat("email", 65).value()).Accepts("a@" + labels(6, 1)));
+}
+
 }  // namespace
 }  // namespace megalith::text::grammar

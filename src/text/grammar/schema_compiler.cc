@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "text/grammar/pattern.h"
+#include "text/grammar/string_format.h"
 
 namespace megalith::text::grammar {
 namespace {
@@ -217,7 +218,9 @@ void SchemaCompiler::AddNumbers(const Shape& shape, StateId from, StateId to) {
 Result<CodePointDfa> SchemaCompiler::CompilePatterns(const Shape& shape) const {
   std::optional<CodePointDfa> all;
   for (const Shape::Pattern& pattern : shape.patterns) {
-    auto dfa = CompilePattern(pattern.pattern);
+    auto dfa = CompilePattern(pattern.is_format
+                                  ? PatternOfFormat(pattern.pattern, shape.max_length).value()
+                                  : pattern.pattern);
     if (dfa && all) dfa = Intersect(*all, *dfa);
     if (!dfa) {
       return Fail(dfa.error().code, "{}: {}", pattern.path, dfa.error().message);

@@ -234,13 +234,12 @@ class KeywordReader {
       MEGALITH_ASSIGN_OR_RETURN(std::string pattern, ReadString(part));
       shape_.patterns.push_back({std::move(pattern), part.path});
     } else if (key == "format") {
-      MEGALITH_ASSIGN_OR_RETURN(const std::string format, ReadString(part));
-      std::optional<std::string> pattern = PatternOfFormat(format);
-      if (!pattern) {
+      MEGALITH_ASSIGN_OR_RETURN(std::string format, ReadString(part));
+      if (!PatternOfFormat(format)) {
         return Fail(ErrorCode::kUnsupported, "{}: one of {} expected, \"{}\" found", part.path,
                     KnownFormats(), format);
       }
-      shape_.patterns.push_back({*std::move(pattern), part.path});
+      shape_.patterns.push_back({std::move(format), part.path, true});
     } else if (key == "minimum" || key == "exclusiveMinimum") {
       MEGALITH_ASSIGN_OR_RETURN(Decimal value, ReadDecimal(part));
       shape_.bounds.RaiseMin({std::move(value), key == "exclusiveMinimum"});

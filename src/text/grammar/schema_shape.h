@@ -52,8 +52,9 @@ struct Shape {
   std::optional<std::vector<const JsonValue*>> literals;
 
   struct Pattern {
-    std::string pattern;
+    std::string pattern;  ///< or the name of a format
     std::string path;
+    bool is_format = false;
   };
   std::uint32_t min_length = 0;
   std::optional<std::uint32_t> max_length;

@@ -1,5 +1,6 @@
 // Which JSON texts a schema lets through, keyword by keyword.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -190,6 +191,10 @@ TEST(Schema, PatternsAndFormats) {
               {"\"aa\"", "\"aaa\""}, {"\"a\"", "\"aaaa\""});
   ExpectTexts(R"({"type":"string","pattern":"b","allOf":[{"pattern":"^a"}]})",
               {"\"ab\"", "\"a\\nb\""}, {"\"a\"", "\"b\"", "\"ba\""});
+  for (const int max_length : {20, 254, 1000}) {
+    ExpectTexts(fmt::format(R"({{"type":"string","format":"email","maxLength":{}}})", max_length),
+                {"\"first.last@b.example\""}, {"\"a\"", "\"a..b@c\""});
+  }
   ExpectTexts(R"({"type":"string","format":"date"})", {"\"2024-02-29\""},
               {"\"2023-02-29\"", "\"\""});
 }

@@ -3,11 +3,28 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdint>
 #include <map>
 #include <vector>
 
 namespace megalith::text::grammar {
 namespace {
+
+constexpr char kLabel[] = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
+constexpr char kMailCharacter[] = "[A-Za-z0-9_%+-]";
+// DNS takes 253 characters; RFC 5321 takes 64 before the sign and 254 in all. So strings up to here
+// are valid however long their parts are.
+constexpr std::uint32_t kMaxLocalPart = 64;
+
+// Names of at most num_labels * (max_label + 1) - 1 characters. Regular expressions cannot bound
+// the whole beside its parts at a bearable size, so the parts are bounded more closely than in DNS.
+std::string BoundedHost(int num_labels, int max_label) {
+  const std::string label =
+      fmt::format("[A-Za-z0-9](?:[A-Za-z0-9-]{{0,{}}}[A-Za-z0-9])?", max_label - 2);
+  return fmt::format(R"({0}(?:\.{0}){{0,{1}}})", label, num_labels - 1);
+}
+
+std::string Host() { return fmt::format(R"({0}(?:\.{0})*)", kLabel); }
 
 const std::map<std::string_view, std::string>& Patterns() {
   static const std::map<std::string_view, std::string> patterns = [] {
@@ -30,14 +47,14 @@ const std::map<std::string_view, std::string>& Patterns() {
       ipv6 += fmt::format("|(?:{0}:){{1,{1}}}(?::{0}){{{2}}}", group, 7 - behind, behind);
     }
     ipv6 += fmt::format("|:(?::{0}){{1,7}}|::", group);
-    const std::string label = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
-    const std::string host = fmt::format(R"({0}(?:\.{0})*)", label);
     const std::string uri_char = R"((?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2}))";
     const std::string uri =
         fmt::format(R"([A-Za-z][A-Za-z0-9+.-]*://{0}(?::\d{{1,5}})?(?:/{1}*)*(?:\?(?:{1}|[/?])*)?)"
                     R"((?:#(?:{1}|[/?])*)?)",
-                    host, uri_char);
-    const std::string atom = "[A-Za-z0-9_%+-]+";
+                    Host(), uri_char);
+    // Mailboxes with dots are bounded more closely, too.
+    const std::string local =
+        fmt::format(R"((?:{0}{{1,64}}|{0}(?:\.?{0}){{0,31}}))", kMailCharacter);
     // RFC 3339, appendix A; weeks alone, days before "T", units in order without gaps.
     const std::string duration_time = R"(T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S))";
     const std::string duration = fmt::format(
@@ -50,8 +67,8 @@ const std::map<std::string_view, std::string>& Patterns() {
         {"uuid", "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
         {"ipv4", ipv4},
         {"ipv6", ipv6},
-        {"hostname", host},
-        {"email", fmt::format(R"({0}(?:\.{0})*@{1})", atom, host)},
+        {"hostname", BoundedHost(6, 41)},
+        {"email", fmt::format("{}@{}", local, BoundedHost(5, 37))},
         {"uri", uri},
     };
     for (auto& [name, pattern] : map) pattern = fmt::format("^(?:{})$", pattern);
@@ -62,7 +79,14 @@ const std::map<std::string_view, std::string>& Patterns() {
 
 }  // namespace
 
-std::optional<std::string> PatternOfFormat(std::string_view format) {
+std::optional<std::string> PatternOfFormat(std::string_view format,
+                                           std::optional<std::uint32_t> max_length) {
+  // Bounds of the parts would multiply with those of the whole.
+  const bool is_short = max_length && *max_length <= kMaxLocalPart;
+  if (is_short && format == "hostname") return fmt::format("^{}$", Host());
+  if (is_short && format == "email") {
+    return fmt::format(R"(^{0}+(?:\.{0}+)*@{1}$)", kMailCharacter, Host());
+  }
   const auto it = Patterns().find(format);
   if (it == Patterns().end()) return std::nullopt;
   return it->second;
