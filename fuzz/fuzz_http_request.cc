@@ -66,6 +66,7 @@ std::string ReadAll(std::string_view input, std::size_t step) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const std::string whole = ReadAll(input, std::max<std::size_t>(size, 1));
-  for (const std::size_t step : {1, 3, 64}) Require(ReadAll(input, step) == whole);
+  for (const std::size_t step : {std::size_t{1}, std::size_t{3}, std::size_t{64}})
+    Require(ReadAll(input, step) == whole);
   return 0;
 }

@@ -21,11 +21,11 @@ class SendQueue {
   }
 
   void Push(const T& item) {
-    const std::size_t at = tail_.fetch_add(1, std::memory_order_relaxed);
+    // The consumer has freed the cell before, for there is room. Not every producer has been told
+    // by the consumer itself: whoever took a turn before has, and hands it on through tail_.
+    const std::size_t at = tail_.fetch_add(1, std::memory_order_acq_rel);
     Cell& cell = cells_[at & mask_];
     cell.item = item;
-    // The consumer has freed the cell before: there is room, and what told the producer so orders
-    // the two.
     cell.turn.store(at + 1, std::memory_order_release);
   }
 
