@@ -70,30 +70,38 @@ for (const clients of [1, 2, 4, 8]) {
   log(`${clients} clients: ${median(rates).toFixed(1)} tok/s each, ${(clients * median(rates)).toFixed(1)} together`);
 }
 
-// Four answers while a long prompt comes.
-const shares = [];
-const prompts = [];
-for (let round = 0; round < result.rounds; ++round) {
+// Four answers while a long prompt comes, and the same answers at the same moments without it: steps
+// grow slower as texts grow longer.
+async function fourAnswers(prompts, during) {
   await idle(client);
   const arrivals = [];
   let stop = false;
-  const answers = Array.from({ length: 4 }, () => client.stream("/v1/completions",
-    { prompt: words(random, 10), max_tokens: 1_000_000, ...endless },
-    { chunk: (chunk) => { if (chunk.choices?.[0]?.text) arrivals.push(now()); return stop; } }).catch(() => {}));
+  const start = now();
+  const answers = prompts.map((prompt) => client.stream("/v1/completions",
+    { prompt, max_tokens: 1_000_000, ...endless },
+    { chunk: (chunk) => { if (chunk.choices?.[0]?.text) arrivals.push(now() - start); return stop; } }).catch(() => {}));
   while (arrivals.length < 40) await new Promise((resolve) => setTimeout(resolve, 5));
-  const begin = now();
-  const long = await timed({ prompt: words(random, result.prompt_words), max_tokens: 1, ...endless });
-  const end = now();
-  // As long afterwards, with as many answers.
-  while (now() < end + (end - begin)) await new Promise((resolve) => setTimeout(resolve, 5));
-  const after = now();
+  const window = await during(start);
   stop = true;
   await Promise.all(answers);
-  const rate = (from, to) => arrivals.filter((time) => time >= from && time < to).length / (to - from);
-  shares.push(rate(begin, end) / rate(end, after));
-  prompts.push(long.first);
+  return { window, rate: arrivals.filter((time) => time >= window[0] && time < window[1]).length / (window[1] - window[0]) };
+}
+const shares = [];
+const prompts = [];
+for (let round = 0; round < result.rounds; ++round) {
+  const four = Array.from({ length: 4 }, () => words(random, 10));
+  const beside = await fourAnswers(four, async (start) => {
+    const begin = now() - start;
+    prompts.push((await timed({ prompt: words(random, result.prompt_words / 2), max_tokens: 1, ...endless })).first);
+    return [begin, now() - start];
+  });
+  const alone = await fourAnswers(four, async (start) => {
+    while (now() - start < beside.window[1]) await new Promise((resolve) => setTimeout(resolve, 5));
+    return beside.window;
+  });
+  shares.push(beside.rate / alone.rate);
 }
 result.beside_prompt = { answers: 4, share_of_rate: median(shares), prompt_seconds: median(prompts) };
-log(`4 answers beside a prompt of ${first.prompt_tokens} tokens keep ${(100 * median(shares)).toFixed(0)} % of their rate; it takes ${median(prompts).toFixed(2)} s`);
+log(`4 answers beside a prompt of ${result.prompt_words / 2} words keep ${(100 * median(shares)).toFixed(0)} % of their rate; it takes ${median(prompts).toFixed(2)} s`);
 await server.stop();
 console.log(JSON.stringify(result, null, 1));
