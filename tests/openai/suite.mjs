@@ -281,6 +281,7 @@ test("responses: forms and calls are enforced", async () => {
   assert.deepEqual(Object.keys(JSON.parse(formed.output_text)), ["name"]);
   const called = await client.responses.create({
     ...base, tools: [{ type: "function", name: "weather", strict: true, parameters: schema }], tool_choice: "required",
+    parallel_tool_calls: false,
   });
   const call = called.output.find((item) => item.type === "function_call");
   assert.equal(call.name, "weather");
@@ -293,7 +294,8 @@ test("Anthropic's messages: a forced call", async () => {
     body: JSON.stringify({
       model, max_tokens: 400, temperature: 0, messages: [{ role: "user", content: "The weather, please." }],
       tools: [{ name: "weather", input_schema: { type: "object", properties: { days: { type: "integer" } }, required: ["days"] } }],
-      tool_choice: { type: "any" },
+      // This model would go on calling until its tokens are used up.
+      tool_choice: { type: "any", disable_parallel_tool_use: true },
     }),
   })).json();
   assert.equal(answer.stop_reason, "tool_use", JSON.stringify(answer));
