@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/logprobs.h"
+#include "engine/no_token.h"
 
 namespace megalith::engine {
 namespace {
@@ -190,23 +191,13 @@ Status Generation::TakeTokens(const exec::StepOutput& step, const exec::RunOutpu
   return {};
 }
 
-/// Chooses once more, to say what is wrong.
 Status Generation::NoDistribution(const exec::StepOutput& step, const exec::RunOutput& output,
                                   std::size_t index) const {
-  const auto logits = step.Row(output.first_logit_row + static_cast<std::int64_t>(index));
-  const auto position = static_cast<std::int64_t>(length_);
-  kernels::SamplingScratch scratch(step.vocab_size());
   const kernels::LogitAdjustment adjustment =
       run_.adjustments.empty() ? kernels::LogitAdjustment{} : run_.adjustments[index];
-  const auto sampled = kernels::Sample(logits, request_.sampling, position, scratch, adjustment);
-  auto token = kernels::TokenOrError(sampled, logits, position);
-  if (token) return Fail(ErrorCode::kInternal, "position {}: no token was chosen", position);
-  if (kernels::Sample(logits, request_.sampling, position, scratch).token >= 0) {
-    return Fail(ErrorCode::kUsage,
-                "position {}: the request's biases and the form of the reply leave no token",
-                position);
-  }
-  return tl::unexpected(std::move(token).error());
+  return tl::unexpected(
+      ExplainNoToken(step.Row(output.first_logit_row + static_cast<std::int64_t>(index)),
+                     request_.sampling, static_cast<std::int64_t>(length_), adjustment));
 }
 
 GeneratedToken Generation::Describe(std::int32_t token, std::span<const float> logits) const {

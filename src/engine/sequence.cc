@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/no_token.h"
+
 namespace megalith::engine {
 
 Sequence::~Sequence() { static_cast<void>(Reset()); }
@@ -88,15 +90,9 @@ Result<exec::RunOutput> Sequence::RunStep(std::span<const std::int32_t> tokens,
   MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput step, Step(run, tokens));
   const exec::RunOutput& output = step.runs().front();
   if (continuation != nullptr && output.tokens[static_cast<std::size_t>(output.num_accepted)] < 0) {
-    // Chosen once more, to say what is wrong.
-    const auto logits = step.Row(output.first_logit_row + output.num_accepted);
-    const auto position = static_cast<std::int64_t>(tokens_.size());
-    kernels::SamplingScratch scratch(step.vocab_size());
-    const kernels::SampledToken sampled =
-        kernels::Sample(logits, continuation->sampling, position, scratch);
-    auto token = kernels::TokenOrError(sampled, logits, position);
-    if (!token) return tl::unexpected(std::move(token).error());
-    return Fail(ErrorCode::kInternal, "position {}: no token was chosen", position);
+    return tl::unexpected(ExplainNoToken(step.Row(output.first_logit_row + output.num_accepted),
+                                         continuation->sampling,
+                                         static_cast<std::int64_t>(tokens_.size())));
   }
   return output;
 }
