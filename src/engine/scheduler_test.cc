@@ -303,10 +303,11 @@ TEST(Scheduler, ALongPromptStopsRunningAnswersForOneSliceAtMost) {
   SchedulerOptions options;
   options.prompt_rows_beside_answers = 8;
   options.prompt_share = 1.0;
-  const auto scheduler = Start(*engine, options);
-  // Tokens of the answer between the slices of the prompt: counted by the scheduler's own thread.
-  const auto answer = std::make_shared<Recorder>();
+  // Tokens of the answer between the slices of the prompt: counted by the scheduler's own thread,
+  // which may still be counting when this test ends, so the scheduler must end first.
   std::atomic<std::size_t> num_tokens = 0;
+  const auto answer = std::make_shared<Recorder>();
+  const auto scheduler = Start(*engine, options);
   answer->on_token = [&](std::size_t count) { num_tokens = count; };
   class Slices : public Recorder {
    public:
