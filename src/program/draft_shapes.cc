@@ -165,7 +165,11 @@ class DraftCheck {
         return "columns of other query heads";
       }
     }
-    if (last > all_heads) return fmt::format("key head {} of {}", last - 1, all_heads);
+    const std::int64_t origin = program_.sharding.first_draft_head;  // of the cache
+    if (first < origin || last - origin > all_heads) {
+      return fmt::format("key heads [{}, {}), but the cache has [{}, {})", first, last, origin,
+                         origin + all_heads);
+    }
     if (instruction_.imm[3] < 0 ||
         PositionsFor(instruction_.imm[3]) > program_.state.draft_positions) {
       return fmt::format("a window of {} needs more than the {} positions kept",

@@ -60,6 +60,8 @@ std::string_view EnumName(BufferKind value) {
       return "draft_cache";
     case BufferKind::kStepInput:
       return "step_input";
+    case BufferKind::kMailbox:
+      return "mailbox";
   }
   return "?";
 }

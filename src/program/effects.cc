@@ -1,6 +1,28 @@
 #include "program/effects.h"
 
 namespace megalith::program {
+namespace {
+
+/// Whether the instruction touches only its own share of the operand's rows.
+bool IsRowShare(const Instruction& instruction, BufferKind kind) {
+  if (Info(instruction.opcode).scope != RowScope::kOwnRows) return false;
+  // Rows of another kind than those counted are gathered, any of them. Rows of a step have distinct
+  // positions, so a row's cache entry is its own.
+  if (kind == RowsOf(instruction.trip) || IsState(kind)) return true;
+  // An exchange shares out the pairs by their own number. What is filled in is laid out by rows;
+  // where a row lies depends on how many there are, so every other access counts as all of them.
+  const bool fills = instruction.opcode == Opcode::kExchangeFill;
+  const bool exchanges = fills || instruction.opcode == Opcode::kExchangeReceive;
+  return (exchanges && kind == BufferKind::kPairs) || (fills && kind == BufferKind::kMailbox);
+}
+
+/// Whether imm[3]..imm[4] are the experts whose pairs the instruction touches.
+bool NamesExperts(Opcode opcode) {
+  return opcode == Opcode::kExpertGateUp || opcode == Opcode::kExpertDown ||
+         opcode == Opcode::kExchangeFill || opcode == Opcode::kExchangeReceive;
+}
+
+}  // namespace
 
 std::vector<Effect> Effects(const Program& program, const Instruction& instruction) {
   const OpcodeInfo& info = Info(instruction.opcode);
@@ -15,11 +37,12 @@ std::vector<Effect> Effects(const Program& program, const Instruction& instructi
     effect.end = operand.end;
     effect.reads = info.operand_access[i] != Access::kWrite;
     effect.writes = info.operand_access[i] != Access::kRead;
-    // Rows of another kind than those counted are gathered, any of them. Rows of a step have
-    // distinct positions, so a row's cache entry is its own.
     const BufferKind kind = program.buffers[operand.buffer].kind;
-    effect.own_rows =
-        info.scope == RowScope::kOwnRows && (kind == RowsOf(instruction.trip) || IsState(kind));
+    effect.own_rows = IsRowShare(instruction, kind);
+    if (kind == BufferKind::kPairs && NamesExperts(instruction.opcode)) {
+      effect.first_expert = instruction.imm[3];
+      effect.last_expert = instruction.imm[4];
+    }
     effect.rows = instruction.rows;
     effects.push_back(effect);
   }
@@ -32,7 +55,8 @@ bool RowsOverlap(const Effect& a, const Effect& b) {
 }
 
 bool Conflict(const Effect& a, const Effect& b) {
-  return (a.writes || b.writes) && a.begin < b.end && b.begin < a.end && RowsOverlap(a, b);
+  return (a.writes || b.writes) && a.begin < b.end && b.begin < a.end && RowsOverlap(a, b) &&
+         a.first_expert < b.last_expert && b.first_expert < a.last_expert;
 }
 
 }  // namespace megalith::program

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "program/program.h"
@@ -15,6 +16,9 @@ struct Effect {
   bool writes = false;
   bool own_rows = false;  ///< only rows first, first + step, ... of `rows`
   RowSet rows;
+  // Of a buffer of pairs: only those of experts [first, last).
+  std::int64_t first_expert = 0;
+  std::int64_t last_expert = std::numeric_limits<std::int64_t>::max();
 };
 
 /// What an instruction reads and writes, from the opcode table and its operands. Both the compiler

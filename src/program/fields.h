@@ -38,6 +38,26 @@ void Fields(Archive& ar, Tensor& v) {
   ar("outputs", v.outputs);
   ar("inputs", v.inputs);
   ar("num_experts", v.num_experts);
+  ar("first_row", v.first_row);
+  ar("num_rows", v.num_rows);
+  ar("first_expert", v.first_expert);
+  ar("own_experts", v.own_experts);
+}
+
+template <typename Archive>
+void Fields(Archive& ar, Sharding& v) {
+  ar("rank", v.rank);
+  ar("num_ranks", v.num_ranks);
+  ar("expert_groups", v.expert_groups);
+  ar("first_kda_head", v.first_kda_head);
+  ar("first_draft_head", v.first_draft_head);
+}
+
+template <typename Archive>
+void Fields(Archive& ar, Mailbox& v) {
+  ar("buffer", v.buffer);
+  ar("first_rank", v.first_rank);
+  ar("num_ranks", v.num_ranks);
 }
 
 template <typename Archive>
@@ -138,6 +158,7 @@ void Fields(Archive& ar, program::Visit& v) {
   ar("weight_base", v.weight_base);
   ar("expert_base", v.expert_base);
   ar("vector_base", v.vector_base);
+  ar("first_exchange", v.first_exchange);
 }
 
 template <typename Archive>
@@ -199,6 +220,8 @@ void Fields(Archive& ar, Program& v) {
   ar("draft", v.draft);
   ar("tables", v.tables);
   ar("hidden_size", v.hidden_size);
+  ar("sharding", v.sharding);
+  ar("mailboxes", v.mailboxes);
 }
 
 }  // namespace megalith::program

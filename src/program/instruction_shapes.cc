@@ -108,6 +108,10 @@ class InstructionCheck {
     if (instruction_.opcode == Opcode::kAttnResNorm) {
       return operand == 1 || (operand == 3 && instruction_.imm[1] == 0);
     }
+    if (instruction_.opcode == Opcode::kExchangeFill ||
+        instruction_.opcode == Opcode::kExchangeReceive) {
+      return operand > 0;
+    }
     return false;
   }
 
@@ -150,6 +154,10 @@ class InstructionCheck {
     const bool by_row = Info(instruction_.opcode).scope != RowScope::kNoRows ||
                         instruction_.opcode == Opcode::kRoutePlan;
     if (by_expert) return CheckExpertTrip();
+    if (instruction_.opcode == Opcode::kExpertSum) {
+      MEGALITH_RETURN_IF_ERROR(CheckPlan(instruction_.operands[1], instruction_.imm[0],
+                                         program_.max_rows * instruction_.imm[1]));
+    }
     if (!by_row) {
       if (instruction_.trip == Register::kOne) return {};
       return Violation("V7", "runs once, but its trip count is register {}",
@@ -221,6 +229,12 @@ class InstructionCheck {
         return Violation("V7", "up to {} rows, but buffer {} has {}", needed, buffer.name,
                          buffer.rows);
       }
+    }
+    if (instruction_.imm[3] != tensor.first_expert ||
+        instruction_.imm[4] != tensor.first_expert + tensor.own_experts) {
+      return Violation("V7", "experts {} to {}, but this rank has {} to {} of tensor {}",
+                       instruction_.imm[3], instruction_.imm[4], tensor.first_expert,
+                       tensor.first_expert + tensor.own_experts, tensor.name);
     }
     return CheckPlan(instruction_.operands[1], experts, pairs);
   }
@@ -314,6 +328,12 @@ class InstructionCheck {
         return CheckExpert(true);
       case Opcode::kExpertDown:
         return CheckExpert(false);
+      case Opcode::kExpertSum:
+        return CheckExpertSum();
+      case Opcode::kExchangeFill:
+      case Opcode::kExchangePublish:
+      case Opcode::kExchangeReceive:
+        return CheckExchange();
       case Opcode::kCaptureResidual:
       case Opcode::kSample:
       case Opcode::kDraftAppend:
@@ -422,7 +442,11 @@ class InstructionCheck {
     MEGALITH_RETURN_IF_ERROR(ExpectRange(5, first, last));
     MEGALITH_RETURN_IF_ERROR(ExpectBuffer(7, BufferKind::kKdaState, DType::kF32));
     const std::int64_t state = dim * RoundUp(dim, kLanes);
-    MEGALITH_RETURN_IF_ERROR(ExpectRange(7, first * state, last * state));
+    // State is kept for this rank's heads only.
+    const std::int64_t origin = program_.sharding.first_kda_head;
+    if (first < origin) return Violation("V1", "heads [{}, {}) are another rank's", first, last);
+    MEGALITH_RETURN_IF_ERROR(
+        ExpectRange(7, (first - origin) * state, (last - origin) * state));
     const std::uint32_t taps_vector = instruction_.vectors[0];
     if (taps_vector == kNone || segment_.vectors[taps_vector].taps < 1) {
       return Violation("V1", "vector 0 holds no convolution taps");
@@ -441,7 +465,8 @@ class InstructionCheck {
     MEGALITH_RETURN_IF_ERROR(ExpectBuffer(8, BufferKind::kConvState, program_.activation_dtype));
     if (taps < 2) return Violation("V1", "a convolution of {} taps has no history", taps);
     const std::int64_t history = (taps - 1) * 3 * dim;
-    MEGALITH_RETURN_IF_ERROR(ExpectRange(8, first * history, last * history));
+    MEGALITH_RETURN_IF_ERROR(
+        ExpectRange(8, (first - origin) * history, (last - origin) * history));
     return ExpectBuffer(9, BufferKind::kStepInput, DType::kI32);
   }
 
@@ -532,10 +557,91 @@ class InstructionCheck {
     }
     MEGALITH_RETURN_IF_ERROR(ExpectColumns(0, tile.num_inputs));
     MEGALITH_RETURN_IF_ERROR(ExpectColumns(2, tile.num_outputs));
+    const bool per_pair = pair || instruction_.imm[2] == 1;
     const BufferKind in = pair ? BufferKind::kRows : BufferKind::kPairs;
-    const BufferKind out = pair ? BufferKind::kPairs : BufferKind::kRows;
+    const BufferKind out = per_pair ? BufferKind::kPairs : BufferKind::kRows;
+    const Tensor& tensor = program_.tensors[tile.tensor];
+    if (!per_pair && tensor.own_experts != tensor.num_experts) {
+      return Violation("V1", "sums over {} of {} experts", tensor.own_experts, tensor.num_experts);
+    }
     MEGALITH_RETURN_IF_ERROR(ExpectBuffer(0, in, program_.activation_dtype));
     return ExpectBuffer(2, out, program_.activation_dtype);
+  }
+
+  Status CheckExpertSum() const {
+    const std::int64_t experts = instruction_.imm[0];
+    const std::int64_t top_k = instruction_.imm[1];
+    if (experts < 1 || top_k < 1 || top_k > experts) {
+      return Violation("V7", "{} experts, {} per row", experts, top_k);
+    }
+    if (instruction_.trip != Register::kRows) {
+      return Violation("V7", "sums over the experts of rows, trip count {} found",
+                       RegisterName(instruction_.trip));
+    }
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(0, BufferKind::kRows, DType::kI32));
+    MEGALITH_RETURN_IF_ERROR(ExpectColumns(0, top_k));
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(2, BufferKind::kPairs, program_.activation_dtype));
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(3, BufferKind::kRows, program_.activation_dtype));
+    const std::int64_t pairs = program_.max_rows * top_k;
+    if (program_.buffers[instruction_.operands[2].buffer].rows < pairs) {
+      return Violation("V7", "up to {} pairs, but buffer {} has {}", pairs,
+                       program_.buffers[instruction_.operands[2].buffer].name,
+                       program_.buffers[instruction_.operands[2].buffer].rows);
+    }
+    return ExpectRange(3, instruction_.operands[2].begin, instruction_.operands[2].end);
+  }
+
+  Status CheckExchange() const {
+    const std::int64_t index = instruction_.imm[0];
+    if (index < 0 || index >= static_cast<std::int64_t>(program_.mailboxes.size())) {
+      return Violation("V1", "mailbox {} does not exist", index);
+    }
+    const Mailbox& mailbox = program_.mailboxes[static_cast<std::size_t>(index)];
+    if (instruction_.operands[0].buffer != mailbox.buffer || instruction_.imm[1] < 0) {
+      return Violation("V6", "exchange {} of buffer {} is none of mailbox {}", instruction_.imm[1],
+                       program_.buffers[instruction_.operands[0].buffer].name, index);
+    }
+    if (instruction_.opcode == Opcode::kExchangePublish) return {};
+    const std::int64_t source = instruction_.imm[2];
+    const bool is_member = source >= mailbox.first_rank &&
+                           source < mailbox.first_rank + mailbox.num_ranks;
+    if (instruction_.opcode == Opcode::kExchangeReceive &&
+        (!is_member || source == program_.sharding.rank)) {
+      return Violation("V6", "receives from rank {}, one of the others in [{}, {}) expected", source,
+                       mailbox.first_rank, mailbox.first_rank + mailbox.num_ranks);
+    }
+    return CheckExchangeParts();
+  }
+
+  Status CheckExchangeParts() const {
+    const bool has_plan = instruction_.operands[1].buffer != kNone;
+    for (std::size_t i = 2; i < instruction_.operands.size(); ++i) {
+      const Operand& operand = instruction_.operands[i];
+      if (operand.buffer == kNone) continue;
+      const Buffer& buffer = program_.buffers[operand.buffer];
+      if (buffer.kind == RowsOf(instruction_.trip)) continue;
+      if (buffer.kind != BufferKind::kPairs || instruction_.trip != Register::kRows) {
+        return Violation("V7", "trip count {} does not count the rows of buffer {}",
+                         RegisterName(instruction_.trip), buffer.name);
+      }
+      const std::int64_t pairs = buffer.rows;
+      if (!has_plan || pairs % program_.max_rows != 0) {
+        return Violation("V7", "the pairs of buffer {} cannot be found without a plan", buffer.name);
+      }
+      const Buffer& plan = program_.buffers[instruction_.operands[1].buffer];
+      const std::int64_t experts = (Columns(instruction_.operands[1]) - 1 - 2 * pairs) / 2;
+      if (plan.kind != BufferKind::kSingle || plan.dtype != DType::kI32 || experts < 1 ||
+          Columns(instruction_.operands[1]) != PlanColumns(experts, pairs)) {
+        return Violation("V7", "plan {} does not hold the {} pairs of buffer {}", plan.name, pairs,
+                         buffer.name);
+      }
+      if (instruction_.imm[3] < 0 || instruction_.imm[3] > instruction_.imm[4] ||
+          instruction_.imm[4] > experts) {
+        return Violation("V7", "pairs of experts {} to {} of {}", instruction_.imm[3],
+                         instruction_.imm[4], experts);
+      }
+    }
+    return {};
   }
 
   const Program& program_;

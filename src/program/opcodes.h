@@ -59,12 +59,24 @@
     "experts, "                                                                                    \
     "imm[1] = experts per row")                                                                    \
   X(kExpertGateUp, "expert_gate_up", "in:r plan:r out:w", kNoRows,                                 \
-    "for every active expert e and each of its pairs (row): g, u = dot(w1 / w3 rows of the tile, " \
-    "in[row]), rounded; out[pair] = round(gated activation)")                                      \
+    "for every active expert e of imm[3]..imm[4] and each of its pairs (row): g, u = dot(w1 / w3 " \
+    "rows of the tile, in[row]), rounded; out[pair] = round(gated activation)")                    \
   X(kExpertDown, "expert_down", "in:r plan:r out:w", kNoRows,                                      \
     "y_e = round(dot(w2 rows of the tile, in[pair])); out[row] = round(sum over the row's "        \
     "experts, "                                                                                    \
-    "ascending, of weight * y_e)")                                                                 \
+    "ascending, of weight * y_e). imm[2] = 1: out[pair] = y_e, of experts imm[3]..imm[4]")         \
+  X(kExpertSum, "expert_sum", "ids:r plan:r in:r out:w", kOwnRows,                                 \
+    "out[row] = round(sum over the row's experts, ascending, of weight * in[pair]); imm[0] = "     \
+    "experts, imm[1] = experts per row")                                                           \
+  X(kExchangeFill, "exchange_fill", "mailbox:w plan:r a:r b:r c:r d:r", kOwnRows,                  \
+    "copies this rank's columns of a, b, ... into its slot for exchange imm[1] of the visit in "   \
+    "mailbox imm[0]. Of a buffer of pairs the pairs of experts imm[3]..imm[4], which the plan "    \
+    "lists; else every row")                                                                       \
+  X(kExchangePublish, "exchange_publish", "mailbox:u", kNoRows,                                    \
+    "lets the other ranks read what has been filled in for exchange imm[1] in mailbox imm[0]")     \
+  X(kExchangeReceive, "exchange_receive", "mailbox:r plan:r a:w b:w c:w d:w", kOwnRows,            \
+    "waits for rank imm[2] to publish exchange imm[1] in mailbox imm[0] and copies its columns; "  \
+    "of a buffer of pairs those of experts imm[3]..imm[4]")                                        \
   X(kSample, "sample", "logits:r tokens:w step_input:r", kOwnRows,                                 \
     "tokens[r] = the token that the run's sampling options choose from logits[r] for the "         \
     "position "                                                                                    \

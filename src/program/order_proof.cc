@@ -7,6 +7,10 @@
 // the join of them. Two conflicting accesses are ordered if the later one's clock covers the
 // earlier (V5). That a pair's second visit ends knowing everything of the first makes the step
 // follow by induction: visits that are not neighbours are always ordered.
+//
+// The exchanges of each mailbox take turns (V6, exchange_proof.cc): fill, publish, receive, fill, ...
+// A receive counts as possible once this rank has published the same exchange. The slots are a
+// buffer, so V5 orders all accesses to them, and one order that was run stands for every other.
 
 #include <algorithm>
 #include <functional>
@@ -137,11 +141,17 @@ class PairProof {
         pair_(pair),
         num_workers_(static_cast<std::size_t>(program.num_workers)),
         workers_(num_workers_),
-        counters_(program.counters.size()) {}
+        counters_(program.counters.size()),
+        turns_(program.mailboxes.size()) {}
 
   Status Run() {
     MEGALITH_RETURN_IF_ERROR(Execute());
     MEGALITH_RETURN_IF_ERROR(CheckFirstVisitCovered());
+    for (std::size_t mailbox = 0; mailbox < turns_.size(); ++mailbox) {
+      if (turns_[mailbox].receives_left == 0) continue;
+      return Fail(ErrorCode::kBadProgram, "V6: segment {} ends before mailbox {} is read",
+                  segment(true).name, mailbox);
+    }
     return CheckRaces();
   }
 
@@ -161,6 +171,10 @@ class PairProof {
     std::uint32_t next = 0;
     Clock clock;
     std::uint32_t clock_index = 0;
+  };
+  struct Turn {
+    std::int64_t published = 0;
+    std::int64_t receives_left = 0;  ///< of the exchange published last
   };
   struct CounterState {
     // [0]: signals of the first visit, [1]: of the second.
@@ -234,11 +248,55 @@ class PairProof {
     for (const Effect& effect : Effects(program_, instruction)) {
       accesses_[effect.buffer].push_back({position, worker.clock_index, second, effect});
     }
+    MEGALITH_RETURN_IF_ERROR(TakeTurn(position, instruction, second));
     worker.clock[index] = ++worker.next;
     if (instruction.signal_counter != kNone) {
       MEGALITH_RETURN_IF_ERROR(Signal(position, instruction, second));
     }
     return true;
+  }
+
+  /// Where an exchange instruction stands among those of its mailbox.
+  Status TakeTurn(Position position, const Instruction& instruction, bool second) {
+    if (!IsExchange(instruction.opcode)) return {};
+    Turn& turn = turns_[static_cast<std::size_t>(instruction.imm[0])];
+    // Exchanges of the pair are numbered on from the first visit to the second.
+    const std::int64_t before = second ? CountExchanges(segment(false), instruction.imm[0]) : 0;
+    const std::int64_t number = before + instruction.imm[1];
+    const bool receives = instruction.opcode == Opcode::kExchangeReceive;
+    const bool in_turn = receives ? turn.published == number + 1
+                                  : turn.published == number && turn.receives_left == 0;
+    if (!in_turn) {
+      return Fail(ErrorCode::kBadProgram,
+                  "V6: {}: exchange {} of mailbox {} is not its turn: {} published, {} receives of "
+                  "the last one to come",
+                  Where(position), number, instruction.imm[0], turn.published, turn.receives_left);
+    }
+    if (receives) --turn.receives_left;
+    if (instruction.opcode == Opcode::kExchangePublish) {
+      ++turn.published;
+      turn.receives_left = CountReceives(segment(second), instruction);
+    }
+    return {};
+  }
+
+  static bool IsExchange(Opcode opcode) {
+    return opcode == Opcode::kExchangeFill || opcode == Opcode::kExchangePublish ||
+           opcode == Opcode::kExchangeReceive;
+  }
+
+  /// Instructions that receive what `publish` publishes.
+  static std::int64_t CountReceives(const Segment& segment, const Instruction& publish) {
+    std::int64_t count = 0;
+    for (const Stream& stream : segment.streams) {
+      count += std::count_if(stream.instructions.begin(), stream.instructions.end(),
+                             [&publish](const Instruction& other) {
+                               return other.opcode == Opcode::kExchangeReceive &&
+                                      other.imm[0] == publish.imm[0] &&
+                                      other.imm[1] == publish.imm[1];
+                             });
+    }
+    return count;
   }
 
   /// Where a wait's signals come from: the previous visit for hand-over counters (and the host),
@@ -386,6 +444,7 @@ class PairProof {
   std::size_t num_workers_;
   std::vector<Worker> workers_;
   std::vector<CounterState> counters_;
+  std::vector<Turn> turns_;  // per mailbox
   std::vector<Clock> clocks_;
   std::map<std::uint32_t, std::vector<TimedAccess>> accesses_;  // by buffer
 };

@@ -94,7 +94,10 @@ BufferKind RowsOf(Register value) {
 }
 
 std::int64_t BufferBytes(const Buffer& buffer) {
-  if (IsState(buffer.kind) || buffer.kind == BufferKind::kStepInput) return 0;
+  if (IsState(buffer.kind) || buffer.kind == BufferKind::kStepInput ||
+      buffer.kind == BufferKind::kMailbox) {
+    return 0;
+  }
   return buffer.rows * buffer.row_stride * DTypeBytes(buffer.dtype);
 }
 
@@ -106,10 +109,17 @@ StepBytes CountStepBytes(const Program& program, std::int64_t rows, std::int64_t
     bytes.packed += segment.vector_bytes;
     for (const Stream& stream : segment.streams) {
       for (const Tile& tile : stream.tiles) {
-        const bool expert = program.tensors[tile.tensor].num_experts > 0;
-        (expert ? bytes.expert_source : bytes.dense_source) +=
-            tile.source_bytes * (expert ? active_experts : 1);
-        bytes.packed += tile.bytes * (expert ? active_experts : 1);
+        const Tensor& tensor = program.tensors[tile.tensor];
+        const bool expert = tensor.num_experts > 0;
+        if (!expert) {
+          bytes.dense_source += tile.source_bytes;
+          bytes.packed += tile.bytes;
+          continue;
+        }
+        // Of experts that are dealt out to ranks, this rank's share on average.
+        const std::int64_t own = active_experts * tensor.own_experts;
+        bytes.expert_source += tile.source_bytes * own / tensor.num_experts;
+        bytes.packed += tile.bytes * own / tensor.num_experts;
       }
     }
   }
@@ -123,6 +133,28 @@ std::int64_t CountInstructions(const Program& program) {
   for (const Segment& segment : program.segments) {
     for (const Stream& stream : segment.streams) {
       count += static_cast<std::int64_t>(stream.instructions.size());
+    }
+  }
+  return count;
+}
+
+std::int64_t CountExchanges(const Segment& segment, std::int64_t mailbox) {
+  std::int64_t count = 0;
+  for (const Stream& stream : segment.streams) {
+    count += std::count_if(stream.instructions.begin(), stream.instructions.end(),
+                           [mailbox](const Instruction& instruction) {
+                             return instruction.opcode == Opcode::kExchangePublish &&
+                                    instruction.imm[0] == mailbox;
+                           });
+  }
+  return count;
+}
+
+std::int64_t CountExchanges(const Program& program) {
+  std::int64_t count = 0;
+  for (const Visit& visit : program.visits) {
+    for (std::size_t mailbox = 0; mailbox < program.mailboxes.size(); ++mailbox) {
+      count += CountExchanges(program.segments[visit.segment], static_cast<std::int64_t>(mailbox));
     }
   }
   return count;

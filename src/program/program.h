@@ -98,6 +98,7 @@ enum class BufferKind : std::uint8_t {
   kDraftCache,  ///< per slot, one buffer per draft layer: a ring of StateLayout::draft_positions
                 ///< rows [k, v][heads][head_dim]; position t at t mod draft_positions
   kStepInput,   ///< written by the host between steps: rows, runs, page tables
+  kMailbox,     ///< stands for this rank's slots of a mailbox, whose memory is the fabric's
 };
 bool IsState(BufferKind kind);
 /// State of which a visit binds one layer (Visit::state_index).
@@ -150,6 +151,33 @@ struct Tensor {
   std::int64_t outputs = 0;      ///< rows as stored
   std::int64_t inputs = 0;       ///< columns as stored
   std::int64_t num_experts = 0;  ///< 0: no {expert} in the name
+  // What this rank reads: all columns of these rows, of these experts.
+  std::int64_t first_row = 0;
+  std::int64_t num_rows = 0;
+  std::int64_t first_expert = 0;
+  std::int64_t own_experts = 0;
+};
+
+/// Which part of the model this Program's rank computes (docs/cluster.md). Ranks are numbered group
+/// by group: rank = group * (num_ranks / expert_groups) + part. Every matrix is split by outputs
+/// over all ranks; the routed experts are dealt out to the groups and split within each.
+struct Sharding {
+  std::int32_t rank = 0;
+  std::int32_t num_ranks = 1;
+  std::int32_t expert_groups = 1;      ///< expert parallelism; the rest is tensor parallelism
+  std::int64_t first_kda_head = 0;     ///< of those whose state this rank keeps
+  std::int64_t first_draft_head = 0;   ///< key heads of the drafter likewise
+
+  std::int32_t RanksPerGroup() const { return num_ranks / expert_groups; }
+  std::int32_t Group() const { return rank / RanksPerGroup(); }
+};
+
+/// Ranks that exchange with each other through one mailbox, again and again: each puts for all, and
+/// receives from all others.
+struct Mailbox {
+  std::uint32_t buffer = kNone;  ///< of kMailbox: makes the slots' use an access like others
+  std::int32_t first_rank = 0;
+  std::int32_t num_ranks = 0;
 };
 
 /// A contiguous piece of packed weights that one worker reads: `num_panels` panels of 16 outputs
@@ -258,6 +286,8 @@ struct Visit {
   std::vector<std::int64_t> weight_base;  ///< per worker: bytes into its weight arena
   std::vector<std::int64_t> expert_base;  ///< per worker
   std::int64_t vector_base = 0;           ///< bytes into the vector arena
+  /// Per mailbox: exchanges of the visits before. Those of a visit are numbered on from there.
+  std::vector<std::int64_t> first_exchange;
 };
 
 /// The state a sequence keeps between steps, and the shared page pool.
@@ -321,6 +351,8 @@ struct Program {
   DraftShape draft;
   std::vector<Table> tables;  ///< [0]: the embedding
   std::int64_t hidden_size = 0;
+  Sharding sharding;
+  std::vector<Mailbox> mailboxes;
 };
 
 // Plain sums over a Program, used by reports and tests.
@@ -340,5 +372,10 @@ struct StepBytes {
 StepBytes CountStepBytes(const Program& program, std::int64_t rows, std::int64_t active_experts);
 
 std::int64_t CountInstructions(const Program& program);
+
+/// Exchanges of one visit of the segment through the mailbox.
+std::int64_t CountExchanges(const Segment& segment, std::int64_t mailbox);
+/// Of a step, all mailboxes.
+std::int64_t CountExchanges(const Program& program);
 
 }  // namespace megalith::program

@@ -10,6 +10,8 @@ namespace megalith::program {
 
 /// V1 and V7.
 Status ProveWellFormed(const Program& program);
+/// V6, but for what is between ranks (exchange.h) and the order of a rank's own accesses (V5).
+Status ProveExchanges(const Program& program);
 /// V4.
 Status ProveStore(const Program& program);
 /// V2, V3 and V5.

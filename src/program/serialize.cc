@@ -80,7 +80,7 @@ constexpr std::uint64_t kLastEnumerator<Register> =
     static_cast<std::uint64_t>(Register::kDraftRows);
 template <>
 constexpr std::uint64_t kLastEnumerator<BufferKind> =
-    static_cast<std::uint64_t>(BufferKind::kStepInput);
+    static_cast<std::uint64_t>(BufferKind::kMailbox);
 template <>
 constexpr std::uint64_t kLastEnumerator<CounterScope> =
     static_cast<std::uint64_t>(CounterScope::kDone);

@@ -54,6 +54,10 @@ Status CheckWeights(const Program& program, const Segment& segment) {
     std::int64_t area = 0;
     for (std::size_t i = 0; i < rectangles.size(); ++i) {
       const Rectangle& a = rectangles[i];
+      if (a.row_begin < tensor.first_row || a.row_end > tensor.first_row + tensor.num_rows) {
+        return Fail(ErrorCode::kBadProgram, "V8: segment {}: rows [{}, {}) of {} are another rank's",
+                    segment.name, a.row_begin, a.row_end, tensor.name);
+      }
       area += (a.row_end - a.row_begin) * (a.column_end - a.column_begin);
       for (std::size_t j = i + 1; j < rectangles.size(); ++j) {
         if (Overlap(a, rectangles[j])) {
@@ -63,9 +67,9 @@ Status CheckWeights(const Program& program, const Segment& segment) {
         }
       }
     }
-    if (area != tensor.outputs * tensor.inputs) {
+    if (area != tensor.num_rows * tensor.inputs) {
       return Fail(ErrorCode::kBadProgram, "V8: segment {}: {} of {} elements of {} are read",
-                  segment.name, area, tensor.outputs * tensor.inputs, tensor.name);
+                  segment.name, area, tensor.num_rows * tensor.inputs, tensor.name);
     }
   }
   return {};
@@ -103,13 +107,14 @@ struct Write {
 };
 using Writes = std::map<std::uint32_t, std::vector<Write>>;
 
-/// Writes of a segment, without state (whose rows persist) and host input.
+/// Writes of a segment, without state (whose rows persist), host input and mailboxes (V6).
 Writes CollectWrites(const Program& program, const Segment& segment) {
   Writes writes;
   for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
     for (const Instruction& instruction : segment.streams[worker].instructions) {
       for (const Effect& effect : Effects(program, instruction)) {
-        if (effect.writes && !IsState(program.buffers[effect.buffer].kind)) {
+        const BufferKind kind = program.buffers[effect.buffer].kind;
+        if (effect.writes && !IsState(kind) && kind != BufferKind::kMailbox) {
           writes[effect.buffer].push_back({effect, worker});
         }
       }
@@ -137,7 +142,8 @@ Status CheckWrites(const Program& program, const Segment& segment, const Writes&
       if (!write.effect.own_rows) continue;
       const auto shares = std::count_if(list.begin(), list.end(), [&write](const Write& other) {
         return other.effect.own_rows && other.effect.begin == write.effect.begin &&
-               other.effect.end == write.effect.end;
+               other.effect.end == write.effect.end &&
+               other.effect.first_expert == write.effect.first_expert;
       });
       if (shares != write.effect.rows.step) {
         return Fail(ErrorCode::kBadProgram, "V8: segment {}: {} of {} row shares of {} are written",
@@ -203,7 +209,8 @@ Status CheckReads(const Program& program) {
       for (const Instruction& instruction : segment.streams[worker].instructions) {
         for (const Effect& effect : Effects(program, instruction)) {
           const Buffer& buffer = program.buffers[effect.buffer];
-          if (!effect.reads || IsState(buffer.kind) || buffer.kind == BufferKind::kStepInput) {
+          if (!effect.reads || IsState(buffer.kind) || buffer.kind == BufferKind::kStepInput ||
+              buffer.kind == BufferKind::kMailbox) {
             continue;
           }
           if (!written[effect.buffer].Contains(effect.begin, effect.end)) {
@@ -236,7 +243,8 @@ Status ProveUse(const Program& program) {
     }
   }
   for (std::size_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) {
+    const bool has_part = program.tensors[i].num_rows > 0;  // of a small matrix some ranks have none
+    if (!used[i] && has_part) {
       return Fail(ErrorCode::kBadProgram, "V8: no tile reads tensor {}", program.tensors[i].name);
     }
   }

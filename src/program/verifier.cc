@@ -22,6 +22,7 @@ std::vector<SegmentPair> ConsecutivePairs(const Program& program) {
 
 Result<VerifiedProgram> Verify(Program program) {
   MEGALITH_RETURN_IF_ERROR(ProveWellFormed(program));
+  MEGALITH_RETURN_IF_ERROR(ProveExchanges(program));
   MEGALITH_RETURN_IF_ERROR(ProveStore(program));
   MEGALITH_RETURN_IF_ERROR(ProveOrder(program));
   MEGALITH_RETURN_IF_ERROR(ProveUse(program));

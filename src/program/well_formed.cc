@@ -70,6 +70,7 @@ class WellFormed {
     for (const Buffer& buffer : program_.buffers) MEGALITH_RETURN_IF_ERROR(CheckBuffer(buffer));
     MEGALITH_RETURN_IF_ERROR(CheckCounters());
     for (const Tensor& tensor : program_.tensors) MEGALITH_RETURN_IF_ERROR(CheckTensor(tensor));
+    MEGALITH_RETURN_IF_ERROR(CheckSharding());
     for (std::size_t i = 0; i < program_.segments.size(); ++i) {
       MEGALITH_RETURN_IF_ERROR(CheckSegment(i));
     }
@@ -200,9 +201,53 @@ class WellFormed {
         InRange(fmt::format("tensor {} inputs", tensor.name), tensor.inputs, 1, kMaxCount));
     MEGALITH_RETURN_IF_ERROR(
         InRange(fmt::format("tensor {} experts", tensor.name), tensor.num_experts, 0, kMaxCount));
+    MEGALITH_RETURN_IF_ERROR(InRange(fmt::format("tensor {} own rows", tensor.name),
+                                     tensor.num_rows, 0, tensor.outputs));
+    MEGALITH_RETURN_IF_ERROR(InRange(fmt::format("tensor {} first row", tensor.name),
+                                     tensor.first_row, 0, tensor.outputs - tensor.num_rows));
+    MEGALITH_RETURN_IF_ERROR(InRange(fmt::format("tensor {} own experts", tensor.name),
+                                     tensor.own_experts, 0, tensor.num_experts));
+    MEGALITH_RETURN_IF_ERROR(InRange(fmt::format("tensor {} first expert", tensor.name),
+                                     tensor.first_expert, 0,
+                                     tensor.num_experts - tensor.own_experts));
     if (tensor.format == WeightFormat::kMxfp4 && tensor.inputs % kScaleGroup != 0) {
       return Violation("V1", "tensor {}: MXFP4 inputs must be a multiple of {}, {} found",
                        tensor.name, kScaleGroup, tensor.inputs);
+    }
+    return {};
+  }
+
+  Status CheckSharding() const {
+    const Sharding& sharding = program_.sharding;
+    MEGALITH_RETURN_IF_ERROR(InRange("ranks", sharding.num_ranks, 1, kMaxCount));
+    MEGALITH_RETURN_IF_ERROR(InRange("rank", sharding.rank, 0, sharding.num_ranks - 1));
+    MEGALITH_RETURN_IF_ERROR(InRange("expert groups", sharding.expert_groups, 1, sharding.num_ranks));
+    if (sharding.num_ranks % sharding.expert_groups != 0) {
+      return Violation("V1", "{} ranks are not {} equal groups", sharding.num_ranks,
+                       sharding.expert_groups);
+    }
+    MEGALITH_RETURN_IF_ERROR(InRange("first KDA head", sharding.first_kda_head, 0, kMaxCount));
+    MEGALITH_RETURN_IF_ERROR(InRange("first draft head", sharding.first_draft_head, 0, kMaxCount));
+    for (std::size_t i = 0; i < program_.mailboxes.size(); ++i) {
+      const Mailbox& mailbox = program_.mailboxes[i];
+      const std::string what = fmt::format("mailbox {}", i);
+      MEGALITH_RETURN_IF_ERROR(
+          InRange(what + " buffer", mailbox.buffer, 0, Size(program_.buffers) - 1));
+      if (program_.buffers[mailbox.buffer].kind != BufferKind::kMailbox) {
+        return Violation("V1", "{}: buffer {} is none of a mailbox", what,
+                         program_.buffers[mailbox.buffer].name);
+      }
+      for (std::size_t j = 0; j < i; ++j) {
+        if (program_.mailboxes[j].buffer == mailbox.buffer) {
+          return Violation("V1", "mailboxes {} and {} share buffer {}", j, i,
+                           program_.buffers[mailbox.buffer].name);
+        }
+      }
+      MEGALITH_RETURN_IF_ERROR(
+          InRange(what + " first rank", mailbox.first_rank, 0, sharding.rank));
+      MEGALITH_RETURN_IF_ERROR(InRange(what + " ranks", mailbox.num_ranks,
+                                       sharding.rank - mailbox.first_rank + 1,
+                                       sharding.num_ranks - mailbox.first_rank));
     }
     return {};
   }
@@ -323,7 +368,9 @@ class WellFormed {
         InRange(what + " pair tensor", tile.pair_tensor, 0, Size(program_.tensors) - 1));
     const Tensor& pair = program_.tensors[tile.pair_tensor];
     if (pair.outputs != tensor.outputs || pair.inputs != tensor.inputs ||
-        pair.format != tensor.format || pair.num_experts != tensor.num_experts) {
+        pair.format != tensor.format || pair.num_experts != tensor.num_experts ||
+        pair.first_row != tensor.first_row || pair.num_rows != tensor.num_rows ||
+        pair.first_expert != tensor.first_expert || pair.own_experts != tensor.own_experts) {
       return Violation("V1", "{}: {} and {} differ in shape or format", what, tensor.name,
                        pair.name);
     }
@@ -362,6 +409,8 @@ class WellFormed {
                                        program_.num_workers, program_.num_workers));
       MEGALITH_RETURN_IF_ERROR(InRange(what + " expert bases", Size(visit.expert_base),
                                        program_.num_workers, program_.num_workers));
+      MEGALITH_RETURN_IF_ERROR(InRange(what + " exchange numbers", Size(visit.first_exchange),
+                                       Size(program_.mailboxes), Size(program_.mailboxes)));
     }
     MEGALITH_RETURN_IF_ERROR(InRange("captured residuals", captures, program_.draft.num_captures,
                                      program_.draft.num_captures));
@@ -441,7 +490,7 @@ class WellFormed {
                             visit.weight_base[worker] + stream.weight_bytes, what);
         std::int64_t experts = 0;
         for (const Tile& tile : stream.tiles) {
-          experts = std::max(experts, program_.tensors[tile.tensor].num_experts);
+          experts = std::max(experts, program_.tensors[tile.tensor].own_experts);
         }
         if (stream.expert_stride_bytes > 0 && experts > kMaxBytes / stream.expert_stride_bytes) {
           return Violation("V1", "{}: {} experts of {} bytes are too large", whose, experts,

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/align.h"
+#include "base/check.h"
 #include "kernels/layout.h"
+#include "program/exchange.h"
 
 namespace megalith::program {
 namespace {
@@ -105,7 +107,8 @@ std::uint32_t ProgramBuilder::AddTensor(std::string name, std::int64_t outputs, 
   if (const auto part = DensePartOf(name); part && format == WeightFormat::kBf16) {
     format = options.dense[*part];
   }
-  program.tensors.push_back({std::move(name), format, outputs, inputs, num_experts});
+  program.tensors.push_back(
+      {std::move(name), format, outputs, inputs, num_experts, 0, outputs, 0, num_experts});
   return static_cast<std::uint32_t>(program.tensors.size() - 1);
 }
 
@@ -133,6 +136,22 @@ Operand ProgramBuilder::OwnCopy(Operand operand, std::int32_t worker) const {
     operand.end += worker * copies->second.stride;
   }
   return operand;
+}
+
+const std::vector<Range>& ProgramBuilder::ColumnsOfRanks(std::uint32_t buffer) const {
+  const auto columns = columns_of_ranks_.find(buffer);
+  MEGALITH_CHECK(columns != columns_of_ranks_.end());
+  return columns->second;
+}
+
+void ProgramBuilder::SetRowsOfTensor(std::uint32_t tensor, Range rows) {
+  program.tensors[tensor].first_row = rows.begin;
+  program.tensors[tensor].num_rows = rows.size();
+}
+
+Range OutputsOfPanels(Range panels, std::int64_t num_outputs) {
+  return {std::min(panels.begin * kernels::kPanelOutputs, num_outputs),
+          std::min(panels.end * kernels::kPanelOutputs, num_outputs)};
 }
 
 SegmentBuilder::SegmentBuilder(ProgramBuilder& program_builder, std::string name)
@@ -272,15 +291,121 @@ void SegmentBuilder::EmitProduct(std::int32_t worker, const Product& product, Ra
   Emit(worker, instruction);
 }
 
-void SegmentBuilder::EmitLevel(const Product& product, LoadLeveler& leveler) {
+void SegmentBuilder::EmitLevel(const Product& product, Leveler& leveler) {
+  std::vector<Range> outputs =
+      leveler.ranks.Split(NumPanels(product), ProductPanelBytes(builder, product));
+  for (Range& range : outputs) range = OutputsOfPanels(range, product.num_outputs);
+  EmitOnEveryRank(OutputsOfRank(product, outputs), leveler);
+}
+
+void SegmentBuilder::EmitOnEveryRank(const Product& product, Leveler& leveler) {
+  if (product.num_outputs == 0) return;
   const std::vector<Range> ranges =
-      leveler.Split(NumPanels(product), ProductPanelBytes(builder, product));
+      leveler.workers.Split(NumPanels(product), ProductPanelBytes(builder, product));
   for (std::int32_t worker = 0; worker < num_workers(); ++worker) {
     EmitProduct(worker, product, ranges[static_cast<std::size_t>(worker)]);
   }
 }
 
+Product SegmentBuilder::OfOwnHeads(const Product& product, std::int64_t heads) {
+  const std::int64_t width = product.num_outputs / heads;
+  std::vector<Range> outputs = SplitEvenly(heads, builder.num_ranks());
+  for (Range& range : outputs) range = {range.begin * width, range.end * width};
+  return OutputsOfRank(product, outputs);
+}
+
+/// `outputs`: of each rank, counted from the product's first.
+Product SegmentBuilder::OutputsOfRank(const Product& product, const std::vector<Range>& outputs) {
+  const Range own = outputs[static_cast<std::size_t>(builder.options.rank)];
+  std::vector<Range> columns = outputs;
+  for (Range& range : columns) {
+    range = {range.begin + product.out_begin, range.end + product.out_begin};
+  }
+  builder.SetColumnsOfRanks(product.out, std::move(columns));
+  Product part = product;
+  part.first_output += own.begin;
+  part.num_outputs = own.size();
+  part.out_begin += own.begin;
+  for (const std::uint32_t tensor : {part.tensor, part.pair_tensor}) {
+    if (tensor == kNone) continue;
+    builder.SetRowsOfTensor(tensor, {part.first_output, part.first_output + part.num_outputs});
+  }
+  return part;
+}
+
+/// Fills in what belongs to the message of one rank.
+Instruction SegmentBuilder::ExchangeInstruction(Opcode opcode, const ExchangePlan& plan,
+                                                std::int32_t rank) const {
+  Instruction instruction;
+  instruction.opcode = opcode;
+  instruction.trip = plan.trip;
+  instruction.imm[0] = plan.mailbox;
+  instruction.imm[1] = num_exchanges_.at(plan.mailbox) - 1;
+  const std::uint32_t mailbox =
+      builder.program.mailboxes[static_cast<std::size_t>(plan.mailbox)].buffer;
+  instruction.operands[0] = {mailbox, 0, 1};
+  if (plan.plan != kNone) {
+    const Range experts =
+        plan.experts.empty() ? Range{0, builder.model.moe.num_experts}
+                             : plan.experts[static_cast<std::size_t>(rank)];
+    instruction.operands[1] = builder.All(plan.plan);
+    instruction.imm[3] = static_cast<std::int32_t>(experts.begin);
+    instruction.imm[4] = static_cast<std::int32_t>(experts.end);
+  }
+  std::size_t part = kFirstExchangePart;
+  for (const std::uint32_t buffer : plan.buffers) {
+    if (buffer == kNone) continue;
+    const Range columns = builder.ColumnsOfRanks(buffer)[static_cast<std::size_t>(rank)];
+    // Of a small matrix some ranks have nothing.
+    if (columns.size() > 0) {
+      instruction.operands[part] = {buffer, columns.begin, columns.end};
+    }
+    ++part;
+  }
+  return instruction;
+}
+
+void SegmentBuilder::BeginExchange(const ExchangePlan& plan) {
+  if (builder.num_ranks() == 1) return;
+  ++num_exchanges_[plan.mailbox];
+  BeginPhase(plan.name + "_fill");
+  EmitOwnRows(ExchangeInstruction(Opcode::kExchangeFill, plan, builder.options.rank));
+  BeginPhase(plan.name + "_publish");
+  Instruction publish;
+  publish.opcode = Opcode::kExchangePublish;
+  publish.imm[0] = plan.mailbox;
+  publish.imm[1] = num_exchanges_.at(plan.mailbox) - 1;
+  publish.operands[0] = {
+      builder.program.mailboxes[static_cast<std::size_t>(plan.mailbox)].buffer, 0, 1};
+  Emit(0, publish);
+}
+
+/// The copying is shared out by rows, and by sources if there are more workers than rows.
+void SegmentBuilder::FinishExchange(const ExchangePlan& plan) {
+  if (builder.num_ranks() == 1) return;
+  BeginPhase(plan.name + "_receive");
+  const Mailbox& mailbox = builder.program.mailboxes[static_cast<std::size_t>(plan.mailbox)];
+  const auto row_shares = static_cast<std::int32_t>(
+      std::min<std::int64_t>(builder.MaxRows(RowsOf(plan.trip)), num_workers()));
+  const std::int32_t source_shares = num_workers() / row_shares;
+  std::int32_t turn = 0;
+  for (std::int32_t i = 1; i < mailbox.num_ranks; ++i) {
+    // Beginning behind this rank, so that not all ranks read the same one's slots at once.
+    const std::int32_t source =
+        mailbox.first_rank +
+        (builder.options.rank - mailbox.first_rank + i) % mailbox.num_ranks;
+    Instruction receive = ExchangeInstruction(Opcode::kExchangeReceive, plan, source);
+    receive.imm[2] = source;
+    for (std::int32_t share = 0; share < row_shares; ++share) {
+      receive.rows = {share, row_shares};
+      Emit(turn * row_shares + share, receive);
+    }
+    turn = (turn + 1) % source_shares;
+  }
+}
+
 void SegmentBuilder::EmitPerHead(const std::vector<Product>& heads, bool aligned) {
+  if (heads.empty()) return;
   const std::int64_t panels = NumPanels(heads.front());
   const auto num_heads = static_cast<std::int64_t>(heads.size());
   const std::vector<Range> ranges = aligned ? SplitEvenly(num_heads, num_workers())

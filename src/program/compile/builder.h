@@ -62,12 +62,27 @@ class ProgramBuilder {
   /// The same columns in the worker's copy; other buffers' operands stay as they are.
   Operand OwnCopy(Operand operand, std::int32_t worker) const;
 
+  // Ranks.
+  std::int32_t num_ranks() const { return options.ranks.NumRanks(); }
+  /// Which columns of a buffer each rank computes; what EmitExchange completes.
+  void SetColumnsOfRanks(std::uint32_t buffer, std::vector<Range> columns) {
+    columns_of_ranks_[buffer] = std::move(columns);
+  }
+  const std::vector<Range>& ColumnsOfRanks(std::uint32_t buffer) const;
+  /// This rank reads no other rows of the tensor.
+  void SetRowsOfTensor(std::uint32_t tensor, Range rows);
+  /// This rank's share of `count` heads that are shared out whole.
+  Range OwnHeads(std::int64_t count) const {
+    return SplitEvenly(count, num_ranks())[static_cast<std::size_t>(options.rank)];
+  }
+
  private:
   struct Copies {
     std::int64_t columns;  ///< of one copy
     std::int64_t stride;   ///< columns between copies
   };
-  std::map<std::uint32_t, Copies> copies_;  // by buffer
+  std::map<std::uint32_t, Copies> copies_;                       // by buffer
+  std::map<std::uint32_t, std::vector<Range>> columns_of_ranks_;  // by buffer
   std::int64_t arena_position_ = 0;
   std::int64_t arena_high_ = 0;
 };
@@ -91,6 +106,32 @@ struct Product {
   Register trip = Register::kRows;
   std::optional<Activation> activation;  ///< of kGatedPair; empty: the model's
 };
+
+/// Levels what ranks, and within this rank workers, have to read between two joins.
+struct Leveler {
+  explicit Leveler(const ProgramBuilder& builder)
+      : ranks(builder.num_ranks()), workers(builder.options.num_workers) {}
+  LoadLeveler ranks;
+  LoadLeveler workers;
+};
+
+/// Mailboxes of a job: all ranks, and the ranks of a group if there are several groups of several.
+inline constexpr std::int32_t kAllRanksMailbox = 0;
+inline constexpr std::int32_t kGroupMailbox = 1;
+
+/// Values of which each rank has computed its own columns.
+struct ExchangePlan {
+  std::string name;
+  std::vector<std::uint32_t> buffers;  ///< kNone does not count
+  Register trip = Register::kRows;
+  std::uint32_t plan = kNone;  ///< buffer of the route plan, if some hold pairs
+  /// Experts whose pairs each rank has computed, by rank; empty: all of them.
+  std::vector<Range> experts;
+  std::int32_t mailbox = kAllRanksMailbox;
+};
+
+/// Outputs of a range of panels; the last panel may be partly padding.
+Range OutputsOfPanels(Range panels, std::int64_t num_outputs);
 
 class SegmentBuilder {
  public:
@@ -124,11 +165,27 @@ class SegmentBuilder {
   void EmitOwnRows(const Instruction& instruction);
   /// Outputs [16 * panels.begin, 16 * panels.end) of the product, on one worker.
   void EmitProduct(std::int32_t worker, const Product& product, Range panels);
-  /// The product on all workers, level with what `leveler` has handed out before.
-  void EmitLevel(const Product& product, LoadLeveler& leveler);
+  /// This rank's part of the product on all workers, level with what `leveler` has handed out before.
+  void EmitLevel(const Product& product, Leveler& leveler);
+  /// The product on every rank, level over the workers: for matrices that cost less to read
+  /// everywhere than their outputs cost to exchange.
+  void EmitOnEveryRank(const Product& product, Leveler& leveler);
+  /// The part of a product of heads x width outputs that belongs to this rank's heads.
+  Product OfOwnHeads(const Product& product, std::int64_t heads);
   /// Products of the same shape (one per head), cut anywhere so that every worker gets the same
   /// number of panels. `aligned`: whole products per worker.
   void EmitPerHead(const std::vector<Product>& heads, bool aligned);
+
+  // Every rank's columns for all ranks, in two halves so that other work can hide the wait. Nothing
+  // for a job of one rank.
+  void EmitExchange(const ExchangePlan& plan) {
+    BeginExchange(plan);
+    FinishExchange(plan);
+  }
+  /// Phases: own columns are put, and published.
+  void BeginExchange(const ExchangePlan& plan);
+  /// Phase: those of the others are received.
+  void FinishExchange(const ExchangePlan& plan);
 
   /// A tile of an expert tensor; offset counts from the start of this worker's expert block.
   std::uint32_t AddExpertTile(std::int32_t worker, const Product& product, Range panels);
@@ -137,7 +194,10 @@ class SegmentBuilder {
   std::uint32_t AddTile(std::int32_t worker, const Product& product, Range panels,
                         std::int64_t* position);
   std::uint32_t AddVector(Vector vector);
+  Product OutputsOfRank(const Product& product, const std::vector<Range>& outputs);
+  Instruction ExchangeInstruction(Opcode opcode, const ExchangePlan& plan, std::int32_t rank) const;
 
+  std::map<std::int32_t, std::int32_t> num_exchanges_;  // by mailbox
   std::vector<std::string> phase_names_;
 };
 

@@ -56,6 +56,10 @@ Status CheckOptions(const CompileOptions& options) {
                 options.max_logit_rows, options.max_rows);
   }
   MEGALITH_RETURN_IF_ERROR(CheckDraftOptions(options));
+  if (options.rank < 0 || options.rank >= options.ranks.NumRanks()) {
+    return Fail(ErrorCode::kUsage, "compile: rank {} of {}", options.rank,
+                options.ranks.NumRanks());
+  }
   if (options.activation_dtype != DType::kBf16 && options.activation_dtype != DType::kF32) {
     return Fail(ErrorCode::kUsage, "compile: activations are bf16 or f32, {} given",
                 DTypeName(options.activation_dtype));
@@ -130,6 +134,7 @@ class Compiler {
     program.situ_beta = model_.activation.situ_beta;
     program.situ_linear_beta = model_.activation.situ_linear_beta.value_or(0.0f);
     program.hidden_size = model_.hidden_size;
+    SetSharding();
     program.weight_arena_bytes.assign(static_cast<std::size_t>(options_.num_workers), 0);
     program.store = {options_.store_slots, options_.store_slot_bytes};
     const std::int64_t pairs = options_.max_rows * model_.moe.num_experts_per_token;
@@ -146,6 +151,31 @@ class Compiler {
     state.num_pages = options_.num_pages > 0 ? options_.num_pages : PagesOfAllSlots();
     state.states_per_slot = options_.max_drafts + 1;
     if (options_.drafter != nullptr) state.draft_positions = DraftPositions();
+  }
+
+  void SetSharding() {
+    Program& program = builder_.program;
+    const RankLayout& ranks = options_.ranks;
+    Sharding& sharding = program.sharding;
+    sharding.rank = options_.rank;
+    sharding.num_ranks = ranks.NumRanks();
+    sharding.expert_groups = ranks.expert_parallel;
+    sharding.first_kda_head = builder_.OwnHeads(model_.kda.num_heads).begin;
+    if (options_.drafter != nullptr) {
+      sharding.first_draft_head = builder_.OwnHeads(options_.drafter->num_key_value_heads).begin;
+    }
+    if (ranks.NumRanks() == 1) return;
+    AddMailbox("all_ranks", 0, ranks.NumRanks());
+    if (ranks.tensor_parallel > 1 && ranks.expert_parallel > 1) {
+      AddMailbox("group", sharding.Group() * ranks.tensor_parallel, ranks.tensor_parallel);
+    }
+  }
+
+  void AddMailbox(std::string name, std::int32_t first_rank, std::int32_t num_ranks) {
+    const std::uint32_t buffer =
+        builder_.AddBuffer(std::move(name), BufferKind::kMailbox, DType::kI32, 1);
+    builder_.program.mailboxes.push_back({buffer, first_rank, num_ranks});
+    num_exchanges_.push_back(0);
   }
 
   std::int32_t PagesOfAllSlots() const {
@@ -338,15 +368,25 @@ class Compiler {
       visit.capture_index = CaptureIndex(layer_index);
       visit.state_index = layer.mixer == model::Mixer::kKda ? kda_layers_++ : mla_layers_++;
     }
+    visit.first_exchange = num_exchanges_;
+    for (std::size_t mailbox = 0; mailbox < num_exchanges_.size(); ++mailbox) {
+      num_exchanges_[mailbox] += CountExchanges(segment, static_cast<std::int64_t>(mailbox));
+    }
     for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
       const Stream& stream = segment.streams[worker];
       std::int64_t& arena = program.weight_arena_bytes[worker];
       visit.weight_base.push_back(arena);
       arena += stream.weight_bytes;
       visit.expert_base.push_back(arena);
-      arena += stream.expert_stride_bytes * model_.moe.num_experts;
+      arena += stream.expert_stride_bytes * OwnExperts();
     }
     program.visits.push_back(std::move(visit));
+  }
+
+  std::int64_t OwnExperts() const {
+    return SplitEvenly(model_.moe.num_experts, options_.ranks.expert_parallel)
+        [static_cast<std::size_t>(builder_.program.sharding.Group())]
+            .size();
   }
 
   std::int32_t CaptureIndex(std::int32_t layer) const {
@@ -367,6 +407,7 @@ class Compiler {
   std::int32_t num_blocks_ = 0;
   std::int32_t kda_layers_ = 0;
   std::int32_t mla_layers_ = 0;
+  std::vector<std::int64_t> num_exchanges_;  // so far, by mailbox
 };
 
 }  // namespace
@@ -375,6 +416,7 @@ Result<Program> Compile(const model::Model& model, const CompileOptions& options
   MEGALITH_RETURN_IF_ERROR(CheckOptions(options));
   MEGALITH_RETURN_IF_ERROR(CheckSupported(model));
   MEGALITH_RETURN_IF_ERROR(CheckDrafter(model, options.drafter));
+  MEGALITH_RETURN_IF_ERROR(CheckRankLayout(model, options.ranks));
   return Compiler(model, options).Run();
 }
 

@@ -12,8 +12,8 @@ constexpr char kAttention[] = "layers.{layer}.self_attn.";
 
 std::string Name(std::string_view part) { return kAttention + std::string(part); }
 
-/// Whether heads split evenly over the workers and on panel borders: then everything of a head can
-/// stay on one worker and the recurrence needs no join.
+/// Whether a rank's heads split evenly over its workers and on panel borders: then everything of a
+/// head can stay on one worker and the recurrence needs no join.
 bool HeadsAlign(std::int64_t heads, std::int32_t workers,
                 std::initializer_list<std::int64_t> widths) {
   if (heads % workers != 0) return false;
@@ -23,22 +23,26 @@ bool HeadsAlign(std::int64_t heads, std::int32_t workers,
   return true;
 }
 
-/// Emits a product whose outputs are heads x width, either level or by whole heads.
+/// Emits the part of this rank's heads of a product whose outputs are heads x width, either level
+/// over the workers or by whole heads.
 void EmitHeads(SegmentBuilder& segment, const Product& product, std::int64_t heads, bool aligned,
-               LoadLeveler& leveler) {
+               Leveler& leveler) {
+  const Product own = segment.OfOwnHeads(product, heads);
   if (!aligned) {
-    segment.EmitLevel(product, leveler);
+    segment.EmitOnEveryRank(own, leveler);
     return;
   }
   const std::int64_t panels = product.num_outputs / heads / kernels::kPanelOutputs;
-  const std::vector<Range> ranges = SplitEvenly(heads, segment.num_workers());
+  const std::vector<Range> ranges =
+      SplitEvenly(segment.builder.OwnHeads(heads).size(), segment.num_workers());
   for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
     const Range range = ranges[static_cast<std::size_t>(worker)];
-    segment.EmitProduct(worker, product, {range.begin * panels, range.end * panels});
+    segment.EmitProduct(worker, own, {range.begin * panels, range.end * panels});
   }
 }
 
 void EmitOutputProjection(SegmentBuilder& segment, const LayerBuffers& buffers, std::uint32_t in) {
+  segment.EmitExchange({.name = "heads", .buffers = {in}});
   EmitCopiesOfPrefix(segment, buffers);
   segment.BeginPhase("o_proj");
   Product o = segment.Whole(Name("o_proj"), segment.builder.model.hidden_size, in,
@@ -46,8 +50,9 @@ void EmitOutputProjection(SegmentBuilder& segment, const LayerBuffers& buffers, 
   o.epilogue = Epilogue::kAddResidual;
   o.residual = buffers.shared.prefix;
   o.restarts_residual = true;
-  LoadLeveler leveler(segment.num_workers());
+  Leveler leveler(segment.builder);
   segment.EmitLevel(o, leveler);
+  segment.EmitExchange({.name = "mixer_out", .buffers = {buffers.shared.prefix_mid}});
 }
 
 }  // namespace
@@ -58,15 +63,19 @@ void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers) {
   const KdaBuffers& own = buffers.kda;
   const std::int64_t width = kda.num_heads * kda.head_dim;
   const std::uint32_t x = buffers.shared.mixer_in;
-  const bool aligned = HeadsAlign(kda.num_heads, segment.num_workers(), {kda.head_dim});
-  LoadLeveler leveler(segment.num_workers());
+  const Range own_heads = builder.OwnHeads(kda.num_heads);
+  const bool aligned = HeadsAlign(own_heads.size(), segment.num_workers(), {kda.head_dim});
+  Leveler leveler(builder);
 
-  // The narrow projections come first: others wait for them, and the wide ones hide that wait.
+  // The narrow projections come first: others wait for them, and the wide ones hide that wait. The
+  // two whose outputs all heads need are a hundredth of a layer: every rank reads all of them.
   segment.BeginPhase("kda_narrow");
-  segment.EmitLevel(segment.Whole(Name("f_a_proj"), kda.head_dim, x, own.decay_a), leveler);
-  segment.EmitLevel(segment.Whole(Name("b_proj"), kda.num_heads, x, own.beta), leveler);
+  segment.EmitOnEveryRank(segment.Whole(Name("f_a_proj"), kda.head_dim, x, own.decay_a), leveler);
+  segment.EmitOnEveryRank(
+      segment.OfOwnHeads(segment.Whole(Name("b_proj"), kda.num_heads, x, own.beta), kda.num_heads),
+      leveler);
   if (!kda.use_full_rank_gate) {
-    segment.EmitLevel(segment.Whole(Name("g_a_proj"), kda.head_dim, x, own.gate_a), leveler);
+    segment.EmitOnEveryRank(segment.Whole(Name("g_a_proj"), kda.head_dim, x, own.gate_a), leveler);
   }
   segment.BeginPhase("kda_qkvg");
   EmitHeads(segment, segment.Whole(Name("q_proj"), width, x, own.q), kda.num_heads, aligned,
@@ -105,12 +114,17 @@ void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers) {
   const std::int64_t state_width =
       kda.head_dim * RoundUp<std::int64_t>(kda.head_dim, kernels::kLanes);
   const std::int64_t conv_width = (taps - 1) * 3 * kda.head_dim;
-  const std::vector<Range> heads = SplitEvenly(kda.num_heads, segment.num_workers());
+  builder.SetColumnsOfRanks(own.out, builder.ColumnsOfRanks(own.q));
+  const std::vector<Range> heads = SplitEvenly(own_heads, segment.num_workers());
   for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
     const Range range = heads[static_cast<std::size_t>(worker)];
     if (range.size() == 0) continue;
     const auto columns = [&](std::uint32_t buffer, std::int64_t per_head) {
       return Operand{buffer, range.begin * per_head, range.end * per_head};
+    };
+    const auto state_columns = [&](std::uint32_t buffer, std::int64_t per_head) {
+      return Operand{buffer, (range.begin - own_heads.begin) * per_head,
+                     (range.end - own_heads.begin) * per_head};
     };
     recurrence.imm[0] = static_cast<std::int32_t>(range.begin);
     recurrence.imm[1] = static_cast<std::int32_t>(range.end);
@@ -118,8 +132,8 @@ void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers) {
         columns(own.q, kda.head_dim),     columns(own.k, kda.head_dim),
         columns(own.v, kda.head_dim),     columns(own.gate, kda.head_dim),
         columns(own.decay, kda.head_dim), columns(own.beta, 1),
-        columns(own.out, kda.head_dim),   columns(own.state, state_width),
-        columns(own.conv, conv_width),    builder.All(buffers.shared.step_input)};
+        columns(own.out, kda.head_dim),   state_columns(own.state, state_width),
+        state_columns(own.conv, conv_width), builder.All(buffers.shared.step_input)};
     segment.Emit(worker, recurrence);
   }
   EmitOutputProjection(segment, buffers, own.out);
@@ -133,9 +147,10 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   const std::int64_t rank = mla.kv_lora_rank;
   const std::int64_t query_width = mla.qk_nope_head_dim + mla.qk_rope_head_dim;
   const std::uint32_t x = buffers.shared.mixer_in;
+  const Range own_heads = builder.OwnHeads(heads);
   const bool aligned =
-      HeadsAlign(heads, segment.num_workers(), {query_width, mla.v_head_dim, rank});
-  LoadLeveler leveler(segment.num_workers());
+      HeadsAlign(own_heads.size(), segment.num_workers(), {query_width, mla.v_head_dim, rank});
+  Leveler leveler(builder);
 
   // Latents first: everything waits for them.
   segment.BeginPhase("mla_latents");
@@ -145,16 +160,20 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   segment.EmitLevel(
       segment.Whole(Name("kv_a_proj_with_mqa"), rank + mla.qk_rope_head_dim, x, own.kv_a), leveler);
 
-  // The wide gate projection hides a wait: for the norms if few workers compute them, else for the
-  // latents.
+  const ExchangePlan latents{.name = "latents", .buffers = {own.q_a, own.kv_a}};
+  segment.BeginExchange(latents);
+  // The wide gate projection hides a wait: for the latents of other ranks or workers, or for the
+  // norms if few workers compute them.
   const auto emit_gate = [&] {
     if (!mla.use_output_gate) return;
     segment.BeginPhase("mla_gate");
     EmitHeads(segment, segment.Whole(Name("g_proj"), heads * mla.v_head_dim, x, own.gate), heads,
               aligned, leveler);
   };
-  const bool norm_is_copied = mla.q_lora_rank && builder.IsCopied(own.q_a_norm);
-  if (norm_is_copied) emit_gate();
+  const bool gate_first =
+      (mla.q_lora_rank && builder.IsCopied(own.q_a_norm)) || builder.num_ranks() > 1;
+  if (gate_first) emit_gate();
+  segment.FinishExchange(latents);
   segment.BeginPhase("mla_norms");
   if (mla.q_lora_rank) {
     Instruction norm;
@@ -178,7 +197,7 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   append.operands[2] = builder.All(buffers.shared.step_input);
   segment.EmitOwnRows(append);
 
-  if (!norm_is_copied) emit_gate();
+  if (!gate_first) emit_gate();
 
   segment.BeginPhase("mla_q");
   if (mla.q_lora_rank) {
@@ -192,10 +211,11 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   // Absorbed form: the key half of kv_b turns the query into the latent space, ...
   const std::int64_t kv_width = mla.qk_nope_head_dim + mla.v_head_dim;
   const std::uint32_t kv_b = builder.AddTensor(Name("kv_b_proj"), heads * kv_width, rank);
-  std::vector<Product> absorb(static_cast<std::size_t>(heads));
-  std::vector<Product> expand(static_cast<std::size_t>(heads));
-  for (std::int64_t head = 0; head < heads; ++head) {
-    Product& key = absorb[static_cast<std::size_t>(head)];
+  builder.SetRowsOfTensor(kv_b, {own_heads.begin * kv_width, own_heads.end * kv_width});
+  std::vector<Product> absorb(static_cast<std::size_t>(own_heads.size()));
+  std::vector<Product> expand(static_cast<std::size_t>(own_heads.size()));
+  for (std::int64_t head = own_heads.begin; head < own_heads.end; ++head) {
+    Product& key = absorb[static_cast<std::size_t>(head - own_heads.begin)];
     key.tensor = kv_b;
     key.transposed = true;
     key.num_outputs = rank;
@@ -205,7 +225,7 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
     key.out = own.latent_query;
     key.out_begin = head * rank;
     // ... and the value half brings the weighted latents back.
-    Product& value = expand[static_cast<std::size_t>(head)];
+    Product& value = expand[static_cast<std::size_t>(head - own_heads.begin)];
     value.tensor = kv_b;
     value.first_output = head * kv_width + mla.qk_nope_head_dim;
     value.num_outputs = mla.v_head_dim;
@@ -226,7 +246,7 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   attention.opcode = Opcode::kMlaAttention;
   attention.trip = Register::kRows;
   attention.scalar[0] = 1.0f / std::sqrt(static_cast<float>(query_width));
-  const std::vector<Range> ranges = SplitEvenly(heads, segment.num_workers());
+  const std::vector<Range> ranges = SplitEvenly(own_heads, segment.num_workers());
   for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
     const Range range = ranges[static_cast<std::size_t>(worker)];
     if (range.size() == 0) continue;
@@ -241,6 +261,11 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   }
 
   segment.BeginPhase("mla_values");
+  std::vector<Range> columns = SplitEvenly(heads, builder.num_ranks());
+  for (Range& range : columns) {
+    range = {range.begin * mla.v_head_dim, range.end * mla.v_head_dim};
+  }
+  builder.SetColumnsOfRanks(own.out, std::move(columns));
   segment.EmitPerHead(expand, aligned);
   EmitOutputProjection(segment, buffers, own.out);
 }

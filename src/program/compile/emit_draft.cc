@@ -46,14 +46,24 @@ Product BlockProduct(SegmentBuilder& segment, std::string name, std::int64_t out
   return product;
 }
 
+/// This rank's part of a product whose outputs are the key heads.
+Product OfOwnKeyHeads(SegmentBuilder& segment, std::string name, std::uint32_t in,
+                      std::uint32_t out) {
+  const model::Drafter& drafter = DrafterOf(segment);
+  return segment.OfOwnHeads(segment.Whole(std::move(name), KeyWidth(drafter), in, out),
+                            drafter.num_key_value_heads);
+}
+
 void EmitResidualProduct(SegmentBuilder& segment, std::string phase, std::string name,
                          std::uint32_t in, std::uint32_t residual, std::uint32_t out) {
+  const std::string phase_out = phase + "_out";
   segment.BeginPhase(std::move(phase));
   Product product = BlockProduct(segment, std::move(name), DrafterOf(segment).hidden_size, in, out);
   product.epilogue = Epilogue::kAddResidual;
   product.residual = residual;
-  LoadLeveler leveler(segment.num_workers());
+  Leveler leveler(segment.builder);
   segment.EmitLevel(product, leveler);
+  segment.EmitExchange({.name = phase_out, .buffers = {out}, .trip = Register::kDraftRows});
 }
 
 void EmitDraftEmbed(SegmentBuilder& segment, const LayerBuffers& buffers) {
@@ -87,7 +97,14 @@ void EmitBlockAttention(SegmentBuilder& segment, const LayerBuffers& buffers, st
   attention.imm[2] = static_cast<std::int32_t>(group);
   attention.imm[3] = static_cast<std::int32_t>(drafter.layers[layer].sliding_window);
   attention.imm[4] = drafter.layers[layer].causal_in_block ? 1 : 0;
-  const std::vector<Range> ranges = SplitEvenly(drafter.num_key_value_heads, segment.num_workers());
+  std::vector<Range> columns = SplitEvenly(drafter.num_key_value_heads, builder.num_ranks());
+  for (Range& range : columns) {
+    const std::int64_t width = group * drafter.head_dim;
+    range = {range.begin * width, range.end * width};
+  }
+  builder.SetColumnsOfRanks(own.attended, std::move(columns));
+  const std::vector<Range> ranges =
+      SplitEvenly(builder.OwnHeads(drafter.num_key_value_heads), segment.num_workers());
   for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
     const Range range = ranges[static_cast<std::size_t>(worker)];
     if (range.size() == 0) continue;
@@ -113,10 +130,11 @@ void EmitBlockAttention(SegmentBuilder& segment, const LayerBuffers& buffers, st
 void EmitDraftFusion(SegmentBuilder& segment, const LayerBuffers& buffers) {
   if (!HasDrafter(segment)) return;
   segment.BeginPhase("draft_fc");
-  LoadLeveler leveler(segment.num_workers());
+  Leveler leveler(segment.builder);
   segment.EmitLevel(segment.Whole("draft.fc", DrafterOf(segment).hidden_size,
                                   buffers.draft.captured, buffers.draft.fused),
                     leveler);
+  segment.EmitExchange({.name = "draft_fused", .buffers = {buffers.draft.fused}});
   EmitNorm(segment, "draft_hidden_norm", "draft.hidden_norm.weight", buffers.draft.fused,
            buffers.draft.context, Register::kRows);
 }
@@ -124,16 +142,14 @@ void EmitDraftFusion(SegmentBuilder& segment, const LayerBuffers& buffers) {
 void EmitDraftContext(SegmentBuilder& segment, const LayerBuffers& buffers) {
   if (!HasDrafter(segment)) return;
   const DraftBuffers& own = buffers.draft;
-  const std::int64_t width = KeyWidth(DrafterOf(segment));
   segment.BeginPhase("draft_context");
-  LoadLeveler leveler(segment.num_workers());
+  Leveler leveler(segment.builder);
+  const auto project = [&](std::string name, std::uint32_t out) {
+    segment.EmitOnEveryRank(OfOwnKeyHeads(segment, std::move(name), own.context, out), leveler);
+  };
   for (std::size_t layer = 0; layer < own.cache.size(); ++layer) {
-    segment.EmitLevel(segment.Whole(LayerName(layer, "self_attn.k_proj"), width, own.context,
-                                    own.context_k[layer]),
-                      leveler);
-    segment.EmitLevel(segment.Whole(LayerName(layer, "self_attn.v_proj"), width, own.context,
-                                    own.context_v[layer]),
-                      leveler);
+    project(LayerName(layer, "self_attn.k_proj"), own.context_k[layer]);
+    project(LayerName(layer, "self_attn.v_proj"), own.context_v[layer]);
   }
 }
 
@@ -142,18 +158,21 @@ void EmitDraftAppend(SegmentBuilder& segment, const LayerBuffers& buffers) {
   ProgramBuilder& builder = segment.builder;
   const model::Drafter& drafter = DrafterOf(segment);
   const DraftBuffers& own = buffers.draft;
+  const Range heads = builder.OwnHeads(drafter.num_key_value_heads);
+  if (heads.size() == 0) return;
+  const Range columns{heads.begin * drafter.head_dim, heads.end * drafter.head_dim};
   segment.BeginPhase("draft_append");
   for (std::size_t layer = 0; layer < own.cache.size(); ++layer) {
     Instruction append;
     append.opcode = Opcode::kDraftAppend;
     append.trip = Register::kRows;
-    append.operands[0] = builder.All(own.context_k[layer]);
-    append.operands[1] = builder.All(own.context_v[layer]);
+    append.operands[0] = {own.context_k[layer], columns.begin, columns.end};
+    append.operands[1] = {own.context_v[layer], columns.begin, columns.end};
     append.operands[2] = builder.All(own.cache[layer]);
     append.operands[3] = builder.All(buffers.shared.step_input);
     append.vectors[0] = segment.AddVector(LayerName(layer, "self_attn.k_norm.weight"), DType::kBf16,
                                           drafter.head_dim);
-    append.imm[0] = static_cast<std::int32_t>(drafter.num_key_value_heads);
+    append.imm[0] = static_cast<std::int32_t>(heads.size());
     append.scalar[0] = drafter.rms_norm_eps;
     append.scalar[1] = static_cast<float>(drafter.rope_theta);
     segment.EmitOwnRows(append);
@@ -169,15 +188,17 @@ void EmitDraftLayer(SegmentBuilder& segment, const LayerBuffers& buffers, std::s
   EmitNorm(segment, "draft_input_norm", LayerName(layer, "input_layernorm.weight"), x,
            own.attention_in, Register::kDraftRows);
   segment.BeginPhase("draft_qkv");
-  LoadLeveler leveler(segment.num_workers());
+  Leveler leveler(segment.builder);
   const auto project = [&](std::string_view part, std::int64_t width, std::uint32_t out) {
-    segment.EmitLevel(BlockProduct(segment, LayerName(layer, part), width, own.attention_in, out),
-                      leveler);
+    const Product all = BlockProduct(segment, LayerName(layer, part), width, own.attention_in, out);
+    segment.EmitOnEveryRank(segment.OfOwnHeads(all, drafter.num_key_value_heads), leveler);
   };
   project("self_attn.q_proj", query_width, own.q);
   project("self_attn.k_proj", KeyWidth(drafter), own.k);
   project("self_attn.v_proj", KeyWidth(drafter), own.v);
   EmitBlockAttention(segment, buffers, layer);
+  segment.EmitExchange(
+      {.name = "draft_heads", .buffers = {own.attended}, .trip = Register::kDraftRows});
   EmitResidualProduct(segment, "draft_o_proj", LayerName(layer, "self_attn.o_proj"), own.attended,
                       x, own.x_mid);
   EmitNorm(segment, "draft_mlp_norm", LayerName(layer, "post_attention_layernorm.weight"),
@@ -189,8 +210,10 @@ void EmitDraftLayer(SegmentBuilder& segment, const LayerBuffers& buffers, std::s
                                                drafter.intermediate_size, drafter.hidden_size);
   gate.epilogue = Epilogue::kGatedPair;
   gate.activation = Activation::kSilu;
-  LoadLeveler gate_leveler(segment.num_workers());
+  Leveler gate_leveler(segment.builder);
   segment.EmitLevel(gate, gate_leveler);
+  segment.EmitExchange(
+      {.name = "draft_activated", .buffers = {own.activated}, .trip = Register::kDraftRows});
   EmitResidualProduct(segment, "draft_down_proj", LayerName(layer, "mlp.down_proj"), own.activated,
                       own.x_mid, own.x[(layer + 1) % 2]);
 }
@@ -200,10 +223,16 @@ void EmitDraftHead(SegmentBuilder& segment, const LayerBuffers& buffers) {
            buffers.draft.x[DrafterOf(segment).layers.size() % 2], buffers.draft.hidden,
            Register::kDraftRows);
   segment.BeginPhase("draft_lm_head");
-  LoadLeveler leveler(segment.num_workers());
+  Leveler leveler(segment.builder);
   segment.EmitLevel(BlockProduct(segment, "draft.lm_head", DrafterOf(segment).vocab_size,
                                  buffers.draft.hidden, buffers.draft.base_logits),
                     leveler);
+  // With a Markov head its rows of the vocabulary are the same rank's, and no others are read.
+  if (DrafterOf(segment).markov_rank == 0) {
+    segment.EmitExchange({.name = "draft_logits",
+                          .buffers = {buffers.draft.base_logits},
+                          .trip = Register::kDraftRows});
+  }
 }
 
 void EmitDraftToken(SegmentBuilder& segment, const LayerBuffers& buffers) {
@@ -229,8 +258,10 @@ void EmitDraftToken(SegmentBuilder& segment, const LayerBuffers& buffers) {
     bias.trip = Register::kDraftRuns;
     bias.epilogue = Epilogue::kAddDraftBase;
     bias.aux = own.base_logits;
-    LoadLeveler leveler(segment.num_workers());
+    Leveler leveler(segment.builder);
     segment.EmitLevel(bias, leveler);
+    segment.EmitExchange(
+        {.name = "draft_logits", .buffers = {own.logits}, .trip = Register::kDraftRuns});
   }
 
   segment.BeginPhase("draft_choose");
@@ -262,6 +293,9 @@ void AddDraftBuffers(ProgramBuilder& builder, LayerBuffers& buffers) {
   const auto captures = static_cast<std::int64_t>(drafter.aux_layers.size());
   own.captured = builder.AddRows("draft_captured", captures * drafter.hidden_size);
   own.fused = builder.AddRows("draft_fused", drafter.hidden_size);
+  // Keys and values of this rank's heads only; a drafter may have fewer than there are ranks.
+  const std::int64_t own_keys =
+      2 * builder.OwnHeads(drafter.num_key_value_heads).size() * drafter.head_dim;
   own.context = builder.AddCopiedRows("draft_context", BufferKind::kRows, drafter.hidden_size);
   for (std::size_t layer = 0; layer < drafter.layers.size(); ++layer) {
     own.context_k.push_back(
@@ -270,7 +304,7 @@ void AddDraftBuffers(ProgramBuilder& builder, LayerBuffers& buffers) {
         builder.AddRows(fmt::format("draft_context_v_{}", layer), KeyWidth(drafter)));
     own.cache.push_back(builder.AddBuffer(fmt::format("draft_cache_{}", layer),
                                           BufferKind::kDraftCache, builder.options.activation_dtype,
-                                          2 * KeyWidth(drafter)));
+                                          std::max<std::int64_t>(own_keys, 1)));
   }
   if (builder.options.draft_runs == 0) return;
   const auto add = [&](std::string name, BufferKind kind, std::int64_t columns) {

@@ -84,9 +84,13 @@ void EmitHead(SegmentBuilder& segment, const LayerBuffers& buffers) {
   segment.BeginPhase("lm_head");
   Product head = segment.Whole("lm_head", model.vocab_size, head_in, logits);
   head.trip = Register::kLogitRows;
-  LoadLeveler leveler(segment.num_workers());
+  Leveler leveler(builder);
   segment.EmitLevel(head, leveler);
+  const ExchangePlan exchange{
+      .name = "logits", .buffers = {logits}, .trip = Register::kLogitRows};
+  segment.BeginExchange(exchange);
   EmitDraftContext(segment, buffers);
+  segment.FinishExchange(exchange);
 
   segment.BeginPhase("sample");
   Instruction sample;
@@ -139,11 +143,13 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
     own.decay = builder.AddRows("kda_decay", width);
     own.beta = builder.AddRows("kda_beta", kda.num_heads);
     own.out = builder.AddRows("kda_out", width);
+    // State is kept for this rank's heads only.
+    const std::int64_t state_rows = builder.OwnHeads(kda.num_heads).size() * kda.head_dim;
     own.state = builder.AddBuffer("kda_state", BufferKind::kKdaState, DType::kF32,
-                                  width * RoundUp<std::int64_t>(kda.head_dim, kernels::kLanes));
+                                  state_rows * RoundUp<std::int64_t>(kda.head_dim, kernels::kLanes));
     own.conv =
         builder.AddBuffer("kda_conv", BufferKind::kConvState, builder.options.activation_dtype,
-                          (kda.short_conv_kernel_size - 1) * 3 * width);
+                          (kda.short_conv_kernel_size - 1) * 3 * state_rows);
     mixer_end = std::max(mixer_end, builder.arena_position());
     builder.set_arena_position(mixer_begin);
   }
@@ -194,6 +200,10 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
     own.expert_activated =
         builder.AddBuffer("expert_activated", BufferKind::kPairs, builder.options.activation_dtype,
                           moe.moe_intermediate_size);
+    if (builder.options.ranks.expert_parallel > 1) {
+      own.expert_out = builder.AddBuffer("expert_out", BufferKind::kPairs,
+                                         builder.options.activation_dtype, model.ExpertWidth());
+    }
     own.routed = builder.AddRows("routed", model.ExpertWidth());
     own.routed_norm =
         moe.latent_moe_use_norm

@@ -29,8 +29,9 @@ struct DenseBuffers {
   std::uint32_t activated;
 };
 struct MoeBuffers {
-  std::uint32_t scores, ids, weights, plan, latent, expert_activated, routed, routed_norm,
-      shared_activated, shared_out;
+  std::uint32_t scores, ids, weights, plan, latent, expert_activated, routed, routed_norm;
+  std::uint32_t expert_out = kNone;  ///< before the sum over experts of several groups
+  std::uint32_t shared_activated = kNone, shared_out = kNone;
 };
 
 /// Of the drafter: its context, and, if runs draft, its block.

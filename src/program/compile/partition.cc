@@ -6,11 +6,15 @@
 
 namespace megalith::program {
 
-std::vector<Range> SplitEvenly(std::int64_t total, std::int32_t num_workers) {
-  std::vector<Range> ranges(static_cast<std::size_t>(num_workers));
-  for (std::int32_t worker = 0; worker < num_workers; ++worker) {
-    ranges[static_cast<std::size_t>(worker)] = {total * worker / num_workers,
-                                                total * (worker + 1) / num_workers};
+std::vector<Range> SplitEvenly(std::int64_t total, std::int32_t parts) {
+  return SplitEvenly(Range{0, total}, parts);
+}
+
+std::vector<Range> SplitEvenly(Range range, std::int32_t parts) {
+  std::vector<Range> ranges(static_cast<std::size_t>(parts));
+  for (std::int32_t part = 0; part < parts; ++part) {
+    ranges[static_cast<std::size_t>(part)] = {range.begin + range.size() * part / parts,
+                                              range.begin + range.size() * (part + 1) / parts};
   }
   return ranges;
 }

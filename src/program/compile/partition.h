@@ -11,8 +11,10 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
-/// [0, total) in num_workers contiguous ranges whose sizes differ by at most one.
-std::vector<Range> SplitEvenly(std::int64_t total, std::int32_t num_workers);
+/// [0, total) in so many contiguous ranges whose sizes differ by at most one.
+std::vector<Range> SplitEvenly(std::int64_t total, std::int32_t parts);
+/// The same of any range.
+std::vector<Range> SplitEvenly(Range range, std::int32_t parts);
 
 /// Splits several matrices that run between the same two joins so that every worker's sum of bytes
 /// is level, while each single matrix is still spread over as many workers as possible: small
