@@ -232,7 +232,7 @@ Status DeviceMemory::ResolveBuffers() {
         resolved.layer_stride = state->layer_stride;
         resolved.state_stride = state->state_stride;
         resolved.row_stride = buffer.columns;
-      } else if (buffer.kind != BufferKind::kStepInput) {
+      } else if (buffer.kind != BufferKind::kStepInput && buffer.kind != BufferKind::kMailbox) {
         const std::int64_t end = buffer.offset + program::BufferBytes(buffer);
         if (buffer.offset < 0 || buffer.offset % 64 != 0 || end > program->activation_arena_bytes) {
           return Fail(ErrorCode::kBadProgram,

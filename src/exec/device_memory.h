@@ -79,6 +79,11 @@ class ProgramMemory {
     const Buffer& buffer = buffers_[operand.buffer];
     return {reinterpret_cast<T*>(buffer.base) + operand.begin, buffer.row_stride};
   }
+  /// Row 0 of the operand's columns, whatever their type.
+  std::byte* Data(const program::Operand& operand) const {
+    return buffers_[operand.buffer].base +
+           operand.begin * DTypeBytes(program().buffers[operand.buffer].dtype);
+  }
   /// One of the recurrent states of `slot` in the KDA layer `layer`, at the operand's first
   /// element.
   template <typename T>
@@ -142,6 +147,7 @@ class DeviceMemory {
   std::int64_t page_bytes() const;
   std::size_t num_programs() const { return programs_.size(); }
   const program::VerifiedProgram& program(std::size_t index) const { return programs_[index]; }
+  std::span<const program::VerifiedProgram> programs() const { return programs_; }
   const ProgramMemory& program_memory(std::size_t index) const { return program_memory_[index]; }
   const Sequences& sequences() const { return sequences_; }
   const StepRows& rows() const { return rows_; }

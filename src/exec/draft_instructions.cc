@@ -84,6 +84,7 @@ class DraftStep {
     const std::int64_t heads = instruction_.imm[1] - instruction_.imm[0];
     const std::int64_t dim = view_.OperandColumns(1) / heads;
     const std::int64_t cache_width = view_.OperandColumns(3) / 2;
+    const std::int64_t first_cached = instruction_.imm[0] - view_.program.sharding.first_draft_head;
     const std::int64_t block = view_.program.draft.block_rows;
     kernels::DraftAttentionArgs<Act> args{};
     args.rows = block;
@@ -132,7 +133,7 @@ class DraftStep {
                         k + slot * dim);
           std::copy_n(view_.Rows<Act>(2).Row(row) + head * dim, dim, v + slot * dim);
         }
-        args.context_k = cache + (instruction_.imm[0] + head) * dim;
+        args.context_k = cache + (first_cached + head) * dim;
         args.context_v = args.context_k + cache_width;
         args.out = view_.Rows<Act>(5).Row(draft_run * block) + head * group * dim;
         kernels_.draft_attention(args);

@@ -38,10 +38,16 @@ struct InstructionView {
   const std::byte* Panels(std::int64_t expert = 0) const { return TileAddress(tile(), expert); }
   const std::byte* TileAddress(const program::Tile& of, std::int64_t expert) const {
     const auto w = static_cast<std::size_t>(worker);
-    const std::int64_t base = program.tensors[of.tensor].num_experts > 0
-                                  ? visit.expert_base[w] + expert * stream.expert_stride_bytes
-                                  : visit.weight_base[w];
+    const std::int64_t base =
+        program.tensors[of.tensor].num_experts > 0
+            ? visit.expert_base[w] +
+                  (expert - program.tensors[of.tensor].first_expert) * stream.expert_stride_bytes
+            : visit.weight_base[w];
     return weights.WorkerArena(worker) + base + of.offset;
+  }
+  /// Whether the weights of an expert are this rank's: of expert and exchange instructions.
+  bool IsOwnExpert(std::int64_t expert) const {
+    return expert >= instruction.imm[3] && expert < instruction.imm[4];
   }
   kernels::PanelFormat Format() const {
     return PanelFormatOf(program.tensors[tile().tensor].format);

@@ -37,4 +37,15 @@ std::int64_t RoutePlan::Build(const std::int32_t* ids, std::int64_t id_stride, c
   return num_active;
 }
 
+std::int64_t RoutePlan::FirstActive(std::int64_t expert, std::int64_t num_active) const {
+  return std::lower_bound(experts_, experts_ + num_active, expert) - experts_;
+}
+
+std::int64_t RoutePlan::PairOf(std::int64_t expert, std::int64_t row,
+                               std::int64_t num_active) const {
+  const std::int64_t active = FirstActive(expert, num_active);
+  const std::int32_t* rows = Rows(active);
+  return FirstPair(active) + (std::lower_bound(rows, rows + NumPairs(active), row) - rows);
+}
+
 }  // namespace megalith::exec

@@ -32,6 +32,12 @@ class RoutePlan {
   /// Rows and routing weights of the expert's pairs, rows ascending.
   const std::int32_t* Rows(std::int64_t active) const { return rows_ + first_pair_[active]; }
   const float* Weights(std::int64_t active) const { return weights_ + first_pair_[active]; }
+  float WeightOfPair(std::int64_t pair) const { return weights_[pair]; }
+
+  /// The first of `num_active` active experts that is `expert` or comes after it.
+  std::int64_t FirstActive(std::int64_t expert, std::int64_t num_active) const;
+  /// The pair of a row and an expert that it chose.
+  std::int64_t PairOf(std::int64_t expert, std::int64_t row, std::int64_t num_active) const;
 
   /// Writes the plan from ids [rows][top_k] (row stride id_stride) and their weights; returns the
   /// number of active experts, or -1 if an id is not in [0, num_experts).

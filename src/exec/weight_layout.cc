@@ -78,7 +78,8 @@ Status AddStream(const Program& program, const Visit& visit, std::int32_t worker
     TilePlacement placement;
     placement.job = MakeJob(program, tile, visit.layer);
     placement.worker = worker;
-    placement.num_experts = program.tensors[tile.tensor].num_experts;
+    placement.first_expert = program.tensors[tile.tensor].first_expert;
+    placement.num_experts = program.tensors[tile.tensor].own_experts;
     placement.bytes = weights::PackedBytes(placement.job);
     if (placement.num_experts > 0) {
       placement.offset = visit.expert_base[w] + tile.offset;
@@ -133,6 +134,8 @@ Result<WeightLayout> MakeWeightLayout(const Program& program) {
   layout.worker_bytes = program.weight_arena_bytes;
   layout.vector_bytes = program.vector_arena_bytes;
   layout.tables = program.tables;
+  layout.rank = program.sharding.rank;
+  layout.num_ranks = program.sharding.num_ranks;
   for (const Visit& visit : program.visits) {
     if (visit.shares_weights) continue;
     for (std::int32_t worker = 0; worker < program.num_workers; ++worker) {

@@ -14,12 +14,13 @@
 
 namespace megalith::exec {
 
-/// One tile in one visit. For expert tiles the job's names still hold `{expert}`; expert e lies at
-/// offset + e * expert_stride_bytes.
+/// One tile in one visit. For expert tiles the job's names still hold `{expert}`; expert
+/// first_expert + e lies at offset + e * expert_stride_bytes.
 struct TilePlacement {
   weights::PanelJob job;
   std::int32_t worker = 0;
-  std::int64_t num_experts = 0;  ///< 0: not an expert tile
+  std::int64_t first_expert = 0;
+  std::int64_t num_experts = 0;  ///< that this rank has; 0: not an expert tile
   std::int64_t offset = 0;       ///< bytes into the worker's arena
   std::int64_t expert_stride_bytes = 0;
   std::int64_t bytes = 0;  ///< of one expert
@@ -38,7 +39,9 @@ struct WeightLayout {
   std::vector<std::int64_t> worker_bytes;  ///< size of each worker's arena
   std::int64_t vector_bytes = 0;
   std::vector<program::Table> tables;  ///< read in place
-  std::vector<TilePlacement> tiles;    ///< in visit order, then worker, then tile order
+  std::int32_t rank = 0;               ///< of num_ranks, which share out the checking of tables
+  std::int32_t num_ranks = 1;
+  std::vector<TilePlacement> tiles;  ///< in visit order, then worker, then tile order
   std::vector<VectorPlacement> vectors;
 
   /// Bytes packing writes, without gaps.

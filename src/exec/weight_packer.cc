@@ -54,9 +54,10 @@ class Packer {
  public:
   Packer(const PackJob& job, std::vector<weights::TensorView> tables, CrewState* state)
       : job_(job), layout_(*job.layout), tables_(std::move(tables)), state_(state) {
+    std::int64_t piece = 0;
     for (std::size_t table = 0; table < tables_.size(); ++table) {
       for (std::uint64_t at = 0; at < tables_[table].num_bytes; at += kScanBytes) {
-        scans_.push_back({table, at});
+        if (piece++ % layout_.num_ranks == layout_.rank) scans_.push_back({table, at});
       }
     }
     release_bytes_ = std::clamp(static_cast<std::uint64_t>(layout_.PackedBytes()) / kReleases,
@@ -113,8 +114,9 @@ class Packer {
   static weights::PanelJob JobOf(const Place& place) {
     weights::PanelJob job = place.tile->job;
     if (place.tile->num_experts > 0) {
-      job.tensor = FillName(job.tensor, "{expert}", place.expert);
-      job.pair_tensor = FillName(job.pair_tensor, "{expert}", place.expert);
+      const std::int64_t expert = place.tile->first_expert + place.expert;
+      job.tensor = FillName(job.tensor, "{expert}", expert);
+      job.pair_tensor = FillName(job.pair_tensor, "{expert}", expert);
     }
     job.first_output += place.first_output;
     job.num_outputs = std::min(PieceOutputs(*place.tile), job.num_outputs - place.first_output);

@@ -12,14 +12,16 @@ bool IsRowShare(const Instruction& instruction, BufferKind kind) {
   // An exchange shares out the pairs by their own number. What is filled in is laid out by rows;
   // where a row lies depends on how many there are, so every other access counts as all of them.
   const bool fills = instruction.opcode == Opcode::kExchangeFill;
-  const bool exchanges = fills || instruction.opcode == Opcode::kExchangeReceive;
+  const bool exchanges = fills || instruction.opcode == Opcode::kExchangePublish ||
+                         instruction.opcode == Opcode::kExchangeReceive;
   return (exchanges && kind == BufferKind::kPairs) || (fills && kind == BufferKind::kMailbox);
 }
 
 /// Whether imm[3]..imm[4] are the experts whose pairs the instruction touches.
 bool NamesExperts(Opcode opcode) {
   return opcode == Opcode::kExpertGateUp || opcode == Opcode::kExpertDown ||
-         opcode == Opcode::kExchangeFill || opcode == Opcode::kExchangeReceive;
+         opcode == Opcode::kExchangeFill || opcode == Opcode::kExchangePublish ||
+         opcode == Opcode::kExchangeReceive;
 }
 
 }  // namespace

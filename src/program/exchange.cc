@@ -65,8 +65,8 @@ std::string DescribeExchanges(const Program& program, const Segment& segment) {
   std::map<std::array<std::int32_t, 3>, std::string> messages;
   ForEachMessage(segment, [&](const Instruction& message) {
     const Mailbox& mailbox = program.mailboxes[static_cast<std::size_t>(message.imm[0])];
-    const std::int32_t source = message.opcode == Opcode::kExchangeFill ? program.sharding.rank
-                                                                        : message.imm[2];
+    const std::int32_t source =
+        message.opcode == Opcode::kExchangeFill ? program.sharding.rank : message.imm[2];
     messages[{message.imm[0], message.imm[1], source - mailbox.first_rank}] =
         DescribeMessage(program, mailbox, message);
   });
@@ -84,8 +84,8 @@ std::int64_t MaxMessageBytes(const Program& program, std::int64_t mailbox) {
   for (const Segment& segment : program.segments) {
     ForEachMessage(segment, [&](const Instruction& message) {
       if (message.imm[0] != mailbox) return;
-      most = std::max(most, MessageBytes(program, message,
-                                         [](const Buffer& buffer) { return buffer.rows; }));
+      most = std::max(
+          most, MessageBytes(program, message, [](const Buffer& buffer) { return buffer.rows; }));
     });
   }
   return most;
@@ -115,9 +115,9 @@ std::int64_t CountExchangedBytes(const Program& program, std::int64_t rows) {
 }
 
 std::string ExchangeSignature(const Program& program) {
-  std::string text = fmt::format("{} ranks in {} groups, {} rows, {} logit rows\n",
-                                 program.sharding.num_ranks, program.sharding.expert_groups,
-                                 program.max_rows, program.max_logit_rows);
+  std::string text =
+      fmt::format("{} ranks in {} groups, {} rows, {} logit rows\n", program.sharding.num_ranks,
+                  program.sharding.expert_groups, program.max_rows, program.max_logit_rows);
   for (const Segment& segment : program.segments) {
     text += DescribeExchanges(program, segment);
     text += '\n';

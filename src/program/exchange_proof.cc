@@ -101,6 +101,14 @@ Status CheckExchange(const Program& program, const Segment& segment, const Key& 
                      key.second, key.first, exchange.fills.size(), exchange.publishes.size());
   }
   MEGALITH_RETURN_IF_ERROR(CheckShares(segment, exchange.fills, "fill"));
+  const Instruction& fill = *exchange.fills.front();
+  const Instruction& publish = *exchange.publishes.front();
+  if (publish.trip != fill.trip || publish.imm != fill.imm ||
+      !std::equal(publish.operands.begin(), publish.operands.end(), fill.operands.begin(),
+                  SameOperand)) {
+    return Violation(segment, "exchange {} of mailbox {} publishes other columns than it fills in",
+                     key.second, key.first);
+  }
   for (std::int32_t source = mailbox.first_rank; source < mailbox.first_rank + mailbox.num_ranks;
        ++source) {
     if (source == program.sharding.rank) continue;
@@ -159,8 +167,9 @@ Status ProveExchanges(const Program& program) {
   for (std::size_t i = 0; i < program.visits.size(); ++i) {
     const Visit& visit = program.visits[i];
     if (visit.first_exchange != next) {
-      return Fail(ErrorCode::kBadProgram, "V6: visit {}: its exchanges are numbered from {}, not {}",
-                  i, fmt::join(visit.first_exchange, ", "), fmt::join(next, ", "));
+      return Fail(ErrorCode::kBadProgram,
+                  "V6: visit {}: its exchanges are numbered from {}, not {}", i,
+                  fmt::join(visit.first_exchange, ", "), fmt::join(next, ", "));
     }
     for (std::size_t mailbox = 0; mailbox < next.size(); ++mailbox) {
       next[mailbox] +=

@@ -109,6 +109,7 @@ class InstructionCheck {
       return operand == 1 || (operand == 3 && instruction_.imm[1] == 0);
     }
     if (instruction_.opcode == Opcode::kExchangeFill ||
+        instruction_.opcode == Opcode::kExchangePublish ||
         instruction_.opcode == Opcode::kExchangeReceive) {
       return operand > 0;
     }
@@ -445,8 +446,7 @@ class InstructionCheck {
     // State is kept for this rank's heads only.
     const std::int64_t origin = program_.sharding.first_kda_head;
     if (first < origin) return Violation("V1", "heads [{}, {}) are another rank's", first, last);
-    MEGALITH_RETURN_IF_ERROR(
-        ExpectRange(7, (first - origin) * state, (last - origin) * state));
+    MEGALITH_RETURN_IF_ERROR(ExpectRange(7, (first - origin) * state, (last - origin) * state));
     const std::uint32_t taps_vector = instruction_.vectors[0];
     if (taps_vector == kNone || segment_.vectors[taps_vector].taps < 1) {
       return Violation("V1", "vector 0 holds no convolution taps");
@@ -465,8 +465,7 @@ class InstructionCheck {
     MEGALITH_RETURN_IF_ERROR(ExpectBuffer(8, BufferKind::kConvState, program_.activation_dtype));
     if (taps < 2) return Violation("V1", "a convolution of {} taps has no history", taps);
     const std::int64_t history = (taps - 1) * 3 * dim;
-    MEGALITH_RETURN_IF_ERROR(
-        ExpectRange(8, (first - origin) * history, (last - origin) * history));
+    MEGALITH_RETURN_IF_ERROR(ExpectRange(8, (first - origin) * history, (last - origin) * history));
     return ExpectBuffer(9, BufferKind::kStepInput, DType::kI32);
   }
 
@@ -601,14 +600,16 @@ class InstructionCheck {
       return Violation("V6", "exchange {} of buffer {} is none of mailbox {}", instruction_.imm[1],
                        program_.buffers[instruction_.operands[0].buffer].name, index);
     }
-    if (instruction_.opcode == Opcode::kExchangePublish) return {};
+    if (instruction_.opcode == Opcode::kExchangePublish && instruction_.rows.step != 1) {
+      return Violation("V6", "a share of the rows is published");
+    }
     const std::int64_t source = instruction_.imm[2];
-    const bool is_member = source >= mailbox.first_rank &&
-                           source < mailbox.first_rank + mailbox.num_ranks;
+    const bool is_member =
+        source >= mailbox.first_rank && source < mailbox.first_rank + mailbox.num_ranks;
     if (instruction_.opcode == Opcode::kExchangeReceive &&
         (!is_member || source == program_.sharding.rank)) {
-      return Violation("V6", "receives from rank {}, one of the others in [{}, {}) expected", source,
-                       mailbox.first_rank, mailbox.first_rank + mailbox.num_ranks);
+      return Violation("V6", "receives from rank {}, one of the others in [{}, {}) expected",
+                       source, mailbox.first_rank, mailbox.first_rank + mailbox.num_ranks);
     }
     return CheckExchangeParts();
   }
@@ -626,7 +627,8 @@ class InstructionCheck {
       }
       const std::int64_t pairs = buffer.rows;
       if (!has_plan || pairs % program_.max_rows != 0) {
-        return Violation("V7", "the pairs of buffer {} cannot be found without a plan", buffer.name);
+        return Violation("V7", "the pairs of buffer {} cannot be found without a plan",
+                         buffer.name);
       }
       const Buffer& plan = program_.buffers[instruction_.operands[1].buffer];
       const std::int64_t experts = (Columns(instruction_.operands[1]) - 1 - 2 * pairs) / 2;

@@ -72,8 +72,9 @@
     "copies this rank's columns of a, b, ... into its slot for exchange imm[1] of the visit in "   \
     "mailbox imm[0]. Of a buffer of pairs the pairs of experts imm[3]..imm[4], which the plan "    \
     "lists; else every row")                                                                       \
-  X(kExchangePublish, "exchange_publish", "mailbox:u", kNoRows,                                    \
-    "lets the other ranks read what has been filled in for exchange imm[1] in mailbox imm[0]")     \
+  X(kExchangePublish, "exchange_publish", "mailbox:u plan:r a:r b:r c:r d:r", kOwnRows,            \
+    "lets the other ranks read what has been filled in for exchange imm[1] in mailbox imm[0]; "    \
+    "operands are those of the fill")                                                              \
   X(kExchangeReceive, "exchange_receive", "mailbox:r plan:r a:w b:w c:w d:w", kOwnRows,            \
     "waits for rank imm[2] to publish exchange imm[1] in mailbox imm[0] and copies its columns; "  \
     "of a buffer of pairs those of experts imm[3]..imm[4]")                                        \

@@ -8,8 +8,8 @@
 // earlier (V5). That a pair's second visit ends knowing everything of the first makes the step
 // follow by induction: visits that are not neighbours are always ordered.
 //
-// The exchanges of each mailbox take turns (V6, exchange_proof.cc): fill, publish, receive, fill, ...
-// A receive counts as possible once this rank has published the same exchange. The slots are a
+// The exchanges of each mailbox take turns (V6, exchange_proof.cc): fill, publish, receive, fill,
+// ... A receive counts as possible once this rank has published the same exchange. The slots are a
 // buffer, so V5 orders all accesses to them, and one order that was run stands for every other.
 
 #include <algorithm>

@@ -164,9 +164,9 @@ struct Tensor {
 struct Sharding {
   std::int32_t rank = 0;
   std::int32_t num_ranks = 1;
-  std::int32_t expert_groups = 1;      ///< expert parallelism; the rest is tensor parallelism
-  std::int64_t first_kda_head = 0;     ///< of those whose state this rank keeps
-  std::int64_t first_draft_head = 0;   ///< key heads of the drafter likewise
+  std::int32_t expert_groups = 1;     ///< expert parallelism; the rest is tensor parallelism
+  std::int64_t first_kda_head = 0;    ///< of those whose state this rank keeps
+  std::int64_t first_draft_head = 0;  ///< key heads of the drafter likewise
 
   std::int32_t RanksPerGroup() const { return num_ranks / expert_groups; }
   std::int32_t Group() const { return rank / RanksPerGroup(); }

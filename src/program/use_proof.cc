@@ -55,8 +55,9 @@ Status CheckWeights(const Program& program, const Segment& segment) {
     for (std::size_t i = 0; i < rectangles.size(); ++i) {
       const Rectangle& a = rectangles[i];
       if (a.row_begin < tensor.first_row || a.row_end > tensor.first_row + tensor.num_rows) {
-        return Fail(ErrorCode::kBadProgram, "V8: segment {}: rows [{}, {}) of {} are another rank's",
-                    segment.name, a.row_begin, a.row_end, tensor.name);
+        return Fail(ErrorCode::kBadProgram,
+                    "V8: segment {}: rows [{}, {}) of {} are another rank's", segment.name,
+                    a.row_begin, a.row_end, tensor.name);
       }
       area += (a.row_end - a.row_begin) * (a.column_end - a.column_begin);
       for (std::size_t j = i + 1; j < rectangles.size(); ++j) {
@@ -243,7 +244,8 @@ Status ProveUse(const Program& program) {
     }
   }
   for (std::size_t i = 0; i < used.size(); ++i) {
-    const bool has_part = program.tensors[i].num_rows > 0;  // of a small matrix some ranks have none
+    const bool has_part =
+        program.tensors[i].num_rows > 0;  // of a small matrix some ranks have none
     if (!used[i] && has_part) {
       return Fail(ErrorCode::kBadProgram, "V8: no tile reads tensor {}", program.tensors[i].name);
     }

@@ -221,7 +221,8 @@ class WellFormed {
     const Sharding& sharding = program_.sharding;
     MEGALITH_RETURN_IF_ERROR(InRange("ranks", sharding.num_ranks, 1, kMaxCount));
     MEGALITH_RETURN_IF_ERROR(InRange("rank", sharding.rank, 0, sharding.num_ranks - 1));
-    MEGALITH_RETURN_IF_ERROR(InRange("expert groups", sharding.expert_groups, 1, sharding.num_ranks));
+    MEGALITH_RETURN_IF_ERROR(
+        InRange("expert groups", sharding.expert_groups, 1, sharding.num_ranks));
     if (sharding.num_ranks % sharding.expert_groups != 0) {
       return Violation("V1", "{} ranks are not {} equal groups", sharding.num_ranks,
                        sharding.expert_groups);
@@ -243,8 +244,7 @@ class WellFormed {
                            program_.buffers[mailbox.buffer].name);
         }
       }
-      MEGALITH_RETURN_IF_ERROR(
-          InRange(what + " first rank", mailbox.first_rank, 0, sharding.rank));
+      MEGALITH_RETURN_IF_ERROR(InRange(what + " first rank", mailbox.first_rank, 0, sharding.rank));
       MEGALITH_RETURN_IF_ERROR(InRange(what + " ranks", mailbox.num_ranks,
                                        sharding.rank - mailbox.first_rank + 1,
                                        sharding.num_ranks - mailbox.first_rank));

@@ -35,9 +35,11 @@ class CpuEngine : public Executor {
             const kernels::KernelTable<Act>& kernels, CpuEngineOptions options)
       : Executor(std::move(memory)),
         options_(std::move(options)),
+        exchanges_(options_.mailboxes),
         shared_{&device(),
                 &weights,
                 &kernels,
+                &exchanges_,
                 &failure_,
                 &abandon_,
                 options_.placement.oversubscribed ? 0 : SpinThenYield::kDefaultMaxSpins,
@@ -140,7 +142,9 @@ class CpuEngine : public Executor {
                   "{}, want {}",
                   done == program::kNone ? 0 : state.counters.Load(done), want);
     }
-    return failure_.Take(state.program);
+    MEGALITH_RETURN_IF_ERROR(failure_.Take(state.program));
+    exchanges_.FinishStep(state.program);
+    return {};
   }
 
   /// False if the time limit passed first.
@@ -184,6 +188,12 @@ class CpuEngine : public Executor {
                                           visit_index, segment.name, instruction,
                                           program::Info(instructions[instruction].opcode).name);
     const std::uint32_t counter = position.wait_counter.load(std::memory_order_relaxed);
+    const std::int32_t source = position.wait_rank.load(std::memory_order_relaxed);
+    if (source >= 0) {
+      return fmt::format("{} waits for rank {} to publish {} of mailbox {}", where, source,
+                         position.want.load(std::memory_order_relaxed),
+                         instructions[instruction].imm[0]);
+    }
     if (counter == program::kNone) return where + " running";
     return fmt::format("{} waits for counter {}, have {}, want {}", where,
                        state.program.counters[counter].name, state.counters.Load(counter),
@@ -224,6 +234,7 @@ class CpuEngine : public Executor {
   }
 
   CpuEngineOptions options_;
+  ExchangePort exchanges_;
   cpu::StepFailure failure_;
   std::atomic<bool> abandon_{false};
   std::atomic<bool> stop_{false};
@@ -270,6 +281,7 @@ Result<std::unique_ptr<Executor>> MakeCpuEngine(std::vector<program::VerifiedPro
     MEGALITH_RETURN_IF_ERROR(weights.CheckFits(*memory->program(i)));
   }
   const program::Program& program = *memory->program(0);
+  MEGALITH_RETURN_IF_ERROR(CheckMailboxes(memory->programs(), options.mailboxes));
   const std::size_t num_cpus = options.placement.cpus.size();
   if (num_cpus != 0 && num_cpus != static_cast<std::size_t>(program.num_workers)) {
     return Fail(ErrorCode::kUsage, "{} CPUs given for {} workers", num_cpus, program.num_workers);

@@ -12,6 +12,7 @@
 
 #include "base/arena.h"
 #include "base/topology.h"
+#include "exec/exchange.h"
 #include "exec/executor.h"
 #include "exec/packed_weights.h"
 #include "kernels/kernel_table.h"
@@ -35,6 +36,8 @@ struct CpuEngineOptions {
   /// A step that takes longer is given up with kInternal, naming what every worker waits for; the
   /// engine cannot run further steps. 0: no limit.
   std::int64_t step_timeout_ms = 0;
+  /// Of the job, for Programs of several ranks; must outlive the engine. See MailboxLayoutFor.
+  fabric::Mailboxes* mailboxes = nullptr;
   /// For tests: called by every worker before each instruction, e.g. to delay it.
   std::function<void(std::int32_t worker, std::int64_t visit, std::int64_t instruction)>
       before_instruction;
@@ -43,7 +46,7 @@ struct CpuEngineOptions {
 /// Starts the workers. `programs` are row buckets of one model; `weights` must outlive the engine.
 /// Errors: those of DeviceMemory::Create and PackedWeights::CheckFits; kUnsupported for an
 /// instruction set this CPU lacks, or for f32 activations on any path but portable; kUsage if the
-/// placement is for another number of workers; kOutOfMemory.
+/// placement is for another number of workers, and those of CheckMailboxes; kOutOfMemory.
 Result<std::unique_ptr<Executor>> MakeCpuEngine(std::vector<program::VerifiedProgram> programs,
                                                 const PackedWeights& weights,
                                                 CpuEngineOptions options);

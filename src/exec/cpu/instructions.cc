@@ -73,8 +73,19 @@ class Runner {
         ExpertGateUp();
         return nullptr;
       case Opcode::kExpertDown:
-        ExpertDown();
+        if (instruction_.imm[2] == 1) {
+          ExpertOut();
+        } else {
+          ExpertDown();
+        }
         return nullptr;
+      case Opcode::kExpertSum:
+        ExpertSum();
+        return nullptr;
+      case Opcode::kExchangeFill:
+      case Opcode::kExchangePublish:
+      case Opcode::kExchangeReceive:
+        break;  // the worker's
       case Opcode::kCaptureResidual:
       case Opcode::kSample:
       case Opcode::kDraftAppend:
@@ -430,6 +441,7 @@ class Runner {
     const auto in = view_.Rows<Act>(0);
     const auto out = view_.Rows<Act>(2);
     for (std::int64_t active = 0; active < trip_; ++active) {
+      if (!view_.IsOwnExpert(plan.Expert(active))) continue;
       const std::byte* weights = view_.Panels(plan.Expert(active));
       ForSlabs(plan.NumPairs(active), [&](std::int64_t first_pair, std::int64_t pairs) {
         const std::int32_t* rows = plan.Rows(active) + first_pair;
@@ -465,6 +477,53 @@ class Runner {
                   table_.store(scratch_.sum() + row * stride, outputs, out.Row(row) + first_output);
                 }
               });
+  }
+
+  /// The outputs of this rank's experts, pair by pair.
+  void ExpertOut() const {
+    const RoutePlan plan = Plan(1);
+    const auto in = view_.Rows<Act>(0);
+    const auto out = view_.Rows<Act>(2);
+    for (std::int64_t active = 0; active < trip_; ++active) {
+      if (!view_.IsOwnExpert(plan.Expert(active))) continue;
+      const std::byte* weights = view_.Panels(plan.Expert(active));
+      ForSlabs(plan.NumPairs(active), [&](std::int64_t first_pair, std::int64_t pairs) {
+        const std::int64_t first = plan.FirstPair(active) + first_pair;
+        const RowView<Act> slab{in.Row(first), in.stride};
+        ForGroups(pairs, false,
+                  [&](std::int64_t panel, std::int64_t panels, std::int64_t first_output,
+                      std::int64_t outputs) {
+                    Multiply<Act>(weights + panel * PanelBytes(), panels, slab, nullptr, pairs);
+                    for (std::int64_t pair = 0; pair < pairs; ++pair) {
+                      table_.store(scratch_.acc() + pair * panels * kPanelOutputs, outputs,
+                                   out.Row(first + pair) + first_output);
+                    }
+                  });
+      });
+    }
+  }
+
+  /// In the order of ExpertDown's sums: a row's experts ascending.
+  void ExpertSum() const {
+    const RoutePlan plan = Plan(1);
+    const std::int64_t active = device_.reg(program::Register::kActiveExperts);
+    const std::int64_t columns = view_.OperandColumns(2);
+    const auto ids = view_.Rows<std::int32_t>(0);
+    const auto in = view_.Rows<Act>(2);
+    const auto out = view_.Rows<Act>(3);
+    ForOwnRows([&](std::int64_t row) {
+      for (std::int64_t first = 0; first < columns; first += Scratch::kAccFloats) {
+        const std::int64_t count = std::min(columns - first, Scratch::kAccFloats);
+        std::fill_n(scratch_.sum(), count, 0.0f);
+        for (std::int64_t i = 0; i < instruction_.imm[1]; ++i) {
+          const std::int64_t pair = plan.PairOf(ids.Row(row)[i], row, active);
+          const Act* values = in.Row(pair) + first;
+          for (std::int64_t j = 0; j < count; ++j) scratch_.acc()[j] = kernels::Widen(values[j]);
+          table_.weighted_add(scratch_.acc(), plan.WeightOfPair(pair), count, scratch_.sum());
+        }
+        table_.store(scratch_.sum(), count, out.Row(row) + first);
+      }
+    });
   }
 
   /// scratch_.sum() += weight * one expert's outputs of some panels, for the rows that chose it.

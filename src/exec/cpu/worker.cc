@@ -62,7 +62,9 @@ bool Worker<Act>::RunVisit(ProgramState& state, std::int64_t visit_index) {
                                  index_,  state.memory, *shared_.weights};
       if (instruction.opcode == Opcode::kMatmul) queue_.Consume(view.Panels());
       if (instruction.opcode == Opcode::kExpertDown) expert_queue_.Clear();
-      const char* failure = Execute(view, *shared_.kernels, shared_.device, scratch_);
+      const char* failure = ExchangePort::Handles(instruction.opcode)
+                                ? Exchange(view)
+                                : Execute(view, *shared_.kernels, shared_.device, scratch_);
       if (failure != nullptr) shared_.failure->Set(failure, index_, visit_index, instruction_index);
       if (instruction.opcode == Opcode::kExpertGateUp) RequestExpertDown(view);
     }
@@ -96,6 +98,27 @@ bool Worker<Act>::Wait(ProgramState& state, std::int64_t visit_index,
   position_.wait_counter.store(kNone, std::memory_order_relaxed);
   trace_.WaitOver();
   return true;
+}
+
+/// A receive that waits spends the time as other waits do.
+template <typename Act>
+const char* Worker<Act>::Exchange(const InstructionView& view) {
+  bool waited = false;
+  const char* failure = shared_.exchanges->Run(view, *shared_.device, [&] {
+    if (!waited) {
+      waited = true;
+      position_.want.store(static_cast<std::int64_t>(shared_.exchanges->Sequence(view)),
+                           std::memory_order_relaxed);
+      position_.wait_rank.store(view.instruction.imm[2], std::memory_order_relaxed);
+    }
+    if (shared_.prefetch) Prefetch();
+    return !shared_.abandon->load(std::memory_order_relaxed) && !shared_.failure->IsSet();
+  });
+  if (waited) {
+    position_.wait_rank.store(-1, std::memory_order_relaxed);
+    trace_.WaitOver();
+  }
+  return failure;
 }
 
 template <typename Act>
@@ -135,6 +158,7 @@ void Worker<Act>::RequestExpertDown(const InstructionView& gate_up) {
   std::int64_t left = store.num_slots * store.slot_bytes;
   const std::int64_t num_active = shared_.device->reg(program::Register::kActiveExperts);
   for (std::int64_t active = 0; active < num_active && left > 0; ++active) {
+    if (!gate_up.IsOwnExpert(plan.Expert(active))) continue;
     const std::int64_t bytes = std::min(tile.bytes, left);
     expert_queue_.Push(gate_up.TileAddress(tile, plan.Expert(active)), bytes);
     left -= bytes;

@@ -12,6 +12,7 @@
 #include "exec/cpu/scratch.h"
 #include "exec/cpu/trace_ring.h"
 #include "exec/device_memory.h"
+#include "exec/exchange.h"
 #include "exec/instruction_view.h"
 #include "exec/packed_weights.h"
 #include "kernels/kernel_table.h"
@@ -69,6 +70,7 @@ struct alignas(64) WorkerPosition {
   std::atomic<std::int64_t> instruction{-1};
   std::atomic<std::uint32_t> wait_counter{program::kNone};  ///< kNone: not waiting
   std::atomic<std::int64_t> want{0};
+  std::atomic<std::int32_t> wait_rank{-1};  ///< whose message it waits for; -1: none's
 };
 
 /// Shared by all workers of an engine.
@@ -77,6 +79,7 @@ struct WorkerShared {
   DeviceMemory* device;
   const PackedWeights* weights;
   const kernels::KernelTable<Act>* kernels;
+  ExchangePort* exchanges;
   StepFailure* failure;
   const std::atomic<bool>* abandon;  ///< set by the watchdog: leave the step without finishing it
   std::uint32_t max_spins;           ///< pauses before a waiting worker starts to yield
@@ -105,6 +108,7 @@ class Worker {
  private:
   bool RunVisit(ProgramState& state, std::int64_t visit_index);
   bool Wait(ProgramState& state, std::int64_t visit_index, const program::Instruction& instruction);
+  const char* Exchange(const InstructionView& view);
   void Request(const ProgramState& state, std::int64_t visit_index,
                const program::Instruction& instruction);
   void RequestExpertDown(const InstructionView& gate_up);

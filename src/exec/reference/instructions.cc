@@ -353,6 +353,7 @@ void ExpertGateUp(const Step<Act>& step) {
   const RoutePlan plan = PlanOf(view, 1);
   std::vector<float> acc;
   for (std::int64_t active = 0; active < step.trip(); ++active) {
+    if (!view.IsOwnExpert(plan.Expert(active))) continue;
     for (std::int32_t i = 0; i < plan.NumPairs(active); ++i) {
       const Act* x = view.Rows<Act>(0).Row(plan.Rows(active)[i]);
       MultiplyRow(step, plan.Expert(active), x, &acc);
@@ -385,6 +386,43 @@ void ExpertDown(const Step<Act>& step) {
 }
 
 template <typename Act>
+void ExpertOut(const Step<Act>& step) {
+  const InstructionView& view = step.view;
+  const RoutePlan plan = PlanOf(view, 1);
+  std::vector<float> acc;
+  for (std::int64_t active = 0; active < step.trip(); ++active) {
+    if (!view.IsOwnExpert(plan.Expert(active))) continue;
+    for (std::int32_t i = 0; i < plan.NumPairs(active); ++i) {
+      const std::int64_t pair = plan.FirstPair(active) + i;
+      MultiplyRow(step, plan.Expert(active), view.Rows<Act>(0).Row(pair), &acc);
+      scalar::Store<Act>(acc.data(), view.tile().num_outputs, view.Rows<Act>(2).Row(pair));
+    }
+  }
+}
+
+template <typename Act>
+void ExpertSum(const Step<Act>& step) {
+  const InstructionView& view = step.view;
+  const RoutePlan plan = PlanOf(view, 1);
+  const std::int64_t count = view.OperandColumns(2);
+  const std::int64_t num_active = step.device.reg(Register::kActiveExperts);
+  std::vector<float> sum;
+  step.ForOwnRows([&](std::int64_t row) {
+    sum.assign(static_cast<std::size_t>(count), 0.0f);
+    for (std::int64_t active = 0; active < num_active; ++active) {
+      for (std::int32_t i = 0; i < plan.NumPairs(active); ++i) {
+        if (plan.Rows(active)[i] != row) continue;
+        const Act* in = view.Rows<Act>(2).Row(plan.FirstPair(active) + i);
+        std::vector<float> values(static_cast<std::size_t>(count));
+        std::transform(in, in + count, values.begin(), [](Act x) { return kernels::Widen(x); });
+        scalar::WeightedAdd<Act>(values.data(), plan.Weights(active)[i], count, sum.data());
+      }
+    }
+    scalar::Store<Act>(sum.data(), count, view.Rows<Act>(3).Row(row));
+  });
+}
+
+template <typename Act>
 void Draft(const Step<Act>& step) {
   std::vector<float> floats(
       static_cast<std::size_t>(DraftScratchFloats(step.view.program, step.instruction())));
@@ -398,7 +436,8 @@ void Draft(const Step<Act>& step) {
 }  // namespace
 
 template <typename Act>
-Status Execute(const InstructionView& view, DeviceMemory* device, kernels::DotNumerics numerics) {
+Status Execute(const InstructionView& view, DeviceMemory* device, ExchangePort* exchanges,
+               kernels::DotNumerics numerics) {
   const Step<Act> step{view, *device, numerics};
   switch (view.instruction.opcode) {
     case Opcode::kWait:
@@ -440,7 +479,22 @@ Status Execute(const InstructionView& view, DeviceMemory* device, kernels::DotNu
       ExpertGateUp(step);
       return {};
     case Opcode::kExpertDown:
-      ExpertDown(step);
+      if (view.instruction.imm[2] == 1) {
+        ExpertOut(step);
+      } else {
+        ExpertDown(step);
+      }
+      return {};
+    case Opcode::kExpertSum:
+      ExpertSum(step);
+      return {};
+    case Opcode::kExchangeFill:
+    case Opcode::kExchangePublish:
+    case Opcode::kExchangeReceive:
+      if (const char* failure = exchanges->Run(view, *device, [] { return true; })) {
+        return Fail(ErrorCode::kInternal, "{}: {}", program::Info(view.instruction.opcode).name,
+                    failure);
+      }
       return {};
     case Opcode::kCaptureResidual:
     case Opcode::kSample:
@@ -456,7 +510,9 @@ Status Execute(const InstructionView& view, DeviceMemory* device, kernels::DotNu
               static_cast<int>(view.instruction.opcode));
 }
 
-template Status Execute<Bf16>(const InstructionView&, DeviceMemory*, kernels::DotNumerics);
-template Status Execute<float>(const InstructionView&, DeviceMemory*, kernels::DotNumerics);
+template Status Execute<Bf16>(const InstructionView&, DeviceMemory*, ExchangePort*,
+                              kernels::DotNumerics);
+template Status Execute<float>(const InstructionView&, DeviceMemory*, ExchangePort*,
+                               kernels::DotNumerics);
 
 }  // namespace megalith::exec::reference

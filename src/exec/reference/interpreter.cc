@@ -40,7 +40,8 @@ class Interpreter : public Executor {
       : Executor(std::move(memory)),
         weights_(weights),
         options_(std::move(options)),
-        random_(options_.interleaving_seed) {
+        random_(options_.interleaving_seed),
+        exchanges_(options_.mailboxes) {
     for (std::size_t i = 0; i < device().num_programs(); ++i) {
       states_.emplace_back(*device().program(i));
     }
@@ -85,6 +86,7 @@ class Interpreter : public Executor {
     }
     MEGALITH_RETURN_IF_ERROR(CheckFinished(program, state, positions));
     ++state.epoch;
+    exchanges_.FinishStep(program);
     return {};
   }
 
@@ -109,7 +111,8 @@ class Interpreter : public Executor {
       }
       const ProgramMemory& memory = device().program_memory(index);
       const InstructionView view{program, visit, stream, instruction, worker, memory, weights_};
-      MEGALITH_RETURN_IF_ERROR(reference::Execute<Act>(view, &device(), options_.numerics));
+      MEGALITH_RETURN_IF_ERROR(
+          reference::Execute<Act>(view, &device(), &exchanges_, options_.numerics));
       if (options_.observer &&
           !options_.observer({static_cast<std::int64_t>(position->visit), worker,
                               static_cast<std::int64_t>(position->instruction), memory})) {
@@ -159,6 +162,7 @@ class Interpreter : public Executor {
   const PackedWeights& weights_;
   ReferenceOptions options_;
   std::mt19937_64 random_;
+  ExchangePort exchanges_;
   std::vector<ProgramState> states_;
 };
 
@@ -172,6 +176,7 @@ Result<std::unique_ptr<Executor>> MakeReferenceExecutor(
   for (std::size_t i = 0; i < memory->num_programs(); ++i) {
     MEGALITH_RETURN_IF_ERROR(weights.CheckFits(*memory->program(i)));
   }
+  MEGALITH_RETURN_IF_ERROR(CheckMailboxes(memory->programs(), options.mailboxes));
   std::unique_ptr<Executor> executor;
   if (memory->program(0)->activation_dtype == DType::kF32) {
     executor = std::make_unique<Interpreter<float>>(std::move(memory), weights, std::move(options));

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "exec/exchange.h"
 #include "exec/executor.h"
 #include "exec/packed_weights.h"
 #include "kernels/numerics.h"
@@ -35,11 +36,14 @@ struct ReferenceOptions {
   /// 0: workers take turns in order. Else the seed of a random order, another one in every step.
   std::uint64_t interleaving_seed = 0;
   InstructionObserver observer;
+  /// Of the job, for Programs of several ranks; must outlive the executor. A step then waits for
+  /// the other ranks' steps.
+  fabric::Mailboxes* mailboxes = nullptr;
 };
 
 /// `weights` must outlive the executor. Errors: those of DeviceMemory::Create and
-/// PackedWeights::CheckFits. Step returns kInternal, naming worker, instruction, counter, have and
-/// want, if no worker can go on.
+/// PackedWeights::CheckFits, and of CheckMailboxes. Step returns kInternal, naming worker,
+/// instruction, counter, have and want, if no worker can go on.
 Result<std::unique_ptr<Executor>> MakeReferenceExecutor(
     std::vector<program::VerifiedProgram> programs, const PackedWeights& weights,
     ReferenceOptions options);

@@ -3,10 +3,13 @@
 #include <bit>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <tuple>
 
 #include "base/topology.h"
 #include "exec/device_memory.h"
+#include "exec/exchange.h"
+#include "fabric/inproc.h"
 #include "program/compile/compile.h"
 
 namespace megalith::exec::testing {
@@ -15,22 +18,36 @@ namespace {
 std::mutex cache_mutex;
 
 /// What of a spec decides a Program.
-using ProgramKey =
-    std::tuple<std::string, DType, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
-               std::int32_t, std::int32_t, std::int64_t, decltype(program::DenseFormats::part),
-               std::int32_t, std::string, std::int32_t, std::int32_t>;
+using ProgramKey = std::tuple<std::string, DType, std::int32_t, std::int32_t, std::int32_t,
+                              std::int32_t, std::int32_t, std::int32_t, std::int64_t,
+                              decltype(program::DenseFormats::part), std::int32_t, std::string,
+                              std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t>;
 
 Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoint,
                                              const ExecutorSpec& spec, std::int32_t bucket) {
   static std::map<ProgramKey, program::VerifiedProgram> cache;
-  const ProgramKey key{
-      spec.directory,          spec.activation_dtype, spec.num_workers,   bucket,
-      spec.num_slots,          spec.page_tokens,      spec.max_positions, spec.num_pages,
-      spec.max_active_experts, spec.dense.part,       spec.max_drafts,    spec.drafter,
-      spec.draft_runs,         spec.num_drafts};
+  const ProgramKey key{spec.directory,
+                       spec.activation_dtype,
+                       spec.num_workers,
+                       bucket,
+                       spec.num_slots,
+                       spec.page_tokens,
+                       spec.max_positions,
+                       spec.num_pages,
+                       spec.max_active_experts,
+                       spec.dense.part,
+                       spec.max_drafts,
+                       spec.drafter,
+                       spec.draft_runs,
+                       spec.num_drafts,
+                       spec.rank,
+                       spec.ranks.tensor_parallel,
+                       spec.ranks.expert_parallel};
   if (const auto found = cache.find(key); found != cache.end()) return found->second;
   program::CompileOptions options;
   options.num_workers = spec.num_workers;
+  options.ranks = spec.ranks;
+  options.rank = spec.rank;
   options.max_rows = bucket;
   options.max_logit_rows = bucket;
   options.activation_dtype = spec.activation_dtype;
@@ -95,11 +112,18 @@ Result<std::vector<program::VerifiedProgram>> MakePrograms(const ExecutorSpec& s
 }
 
 Result<const PackedWeights*> Pack(const ExecutorSpec& spec) {
-  static std::map<std::tuple<std::string, std::string, std::int32_t, decltype(spec.dense.part)>,
+  static std::map<std::tuple<std::string, std::string, std::int32_t, decltype(spec.dense.part),
+                             std::int32_t, std::int32_t, std::int32_t>,
                   PackedWeights>
       cache;
   const std::lock_guard lock(cache_mutex);
-  const std::tuple key{spec.directory, spec.drafter, spec.num_workers, spec.dense.part};
+  const std::tuple key{spec.directory,
+                       spec.drafter,
+                       spec.num_workers,
+                       spec.dense.part,
+                       spec.rank,
+                       spec.ranks.tensor_parallel,
+                       spec.ranks.expert_parallel};
   if (const auto found = cache.find(key); found != cache.end()) return &found->second;
   MEGALITH_ASSIGN_OR_RETURN(const weights::Checkpoint* checkpoint,
                             OpenCached(spec.directory, spec.drafter));
@@ -118,6 +142,7 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const ExecutorSpec& spec) {
     options.numerics = spec.numerics;
     options.interleaving_seed = spec.interleaving_seed;
     options.observer = spec.observer;
+    options.mailboxes = spec.mailboxes;
     return MakeReferenceExecutor(std::move(programs), *weights, std::move(options));
   }
   MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
@@ -128,7 +153,36 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const ExecutorSpec& spec) {
   options.trace_records = spec.trace_records;
   options.step_timeout_ms = spec.step_timeout_ms;
   options.before_instruction = spec.before_instruction;
+  options.mailboxes = spec.mailboxes;
   return MakeCpuEngine(std::move(programs), *weights, std::move(options));
+}
+
+Status OnRanks(const ExecutorSpec& spec,
+               const std::function<Status(Executor& executor, std::int32_t rank)>& body) {
+  const auto num_ranks = static_cast<std::size_t>(spec.ranks.NumRanks());
+  MEGALITH_ASSIGN_OR_RETURN(auto job, fabric::MakeInprocJob(static_cast<std::uint32_t>(num_ranks)));
+  std::vector<Status> results(num_ranks);
+  const auto run = [&](std::size_t rank) -> Status {
+    ExecutorSpec own = spec;
+    own.rank = static_cast<std::int32_t>(rank);
+    MEGALITH_ASSIGN_OR_RETURN(const auto programs, MakePrograms(own));
+    MEGALITH_ASSIGN_OR_RETURN(const auto mailboxes,
+                              job[rank]->CreateMailboxes(MailboxLayoutFor(programs)));
+    own.mailboxes = mailboxes.get();
+    MEGALITH_ASSIGN_OR_RETURN(const auto executor, MakeExecutor(own));
+    return body(*executor, own.rank);
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < num_ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      results[rank] = run(rank);
+      if (!results[rank]) job[rank]->Abort(results[rank].error().message);
+      job[rank].reset();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (Status& result : results) MEGALITH_RETURN_IF_ERROR(std::move(result));
+  return {};
 }
 
 Result<LogitRows> Feed(Executor& executor, std::int32_t slot, std::span<const std::int32_t> tokens,

@@ -20,6 +20,7 @@
 #include "exec/reference/interpreter.h"
 #include "kernels/kernel_table.h"
 #include "program/compile/dense_formats.h"
+#include "program/compile/rank_layout.h"
 #include "program/verifier.h"
 #include "weights/checkpoint.h"
 
@@ -45,6 +46,10 @@ struct ExecutorSpec {
   std::int32_t draft_runs = 0;          ///< that may draft in one step
   std::int32_t num_drafts = 0;          ///< tokens that the drafter proposes
 
+  program::RankLayout ranks;
+  std::int32_t rank = 0;
+  fabric::Mailboxes* mailboxes = nullptr;  ///< of the rank; see OnRanks
+
   std::uint64_t interleaving_seed = 0;               ///< interpreter only
   InstructionObserver observer;                      ///< interpreter only
   std::int64_t step_timeout_ms = 0;                  ///< engine only
@@ -64,6 +69,11 @@ Result<const weights::Checkpoint*> OpenCheckpoint(const std::string& directory,
 Result<std::vector<program::VerifiedProgram>> MakePrograms(const ExecutorSpec& spec);
 Result<const PackedWeights*> Pack(const ExecutorSpec& spec);
 Result<std::unique_ptr<Executor>> MakeExecutor(const ExecutorSpec& spec);
+
+/// Calls body(executor, rank) for every rank of `spec.ranks` at once, each in a thread with an
+/// executor of its own, joined in one job. Returns the first error, also of making them.
+Status OnRanks(const ExecutorSpec& spec,
+               const std::function<Status(Executor& executor, std::int32_t rank)>& body);
 
 using LogitRows = std::vector<std::vector<float>>;
 

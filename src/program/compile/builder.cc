@@ -345,9 +345,8 @@ Instruction SegmentBuilder::ExchangeInstruction(Opcode opcode, const ExchangePla
       builder.program.mailboxes[static_cast<std::size_t>(plan.mailbox)].buffer;
   instruction.operands[0] = {mailbox, 0, 1};
   if (plan.plan != kNone) {
-    const Range experts =
-        plan.experts.empty() ? Range{0, builder.model.moe.num_experts}
-                             : plan.experts[static_cast<std::size_t>(rank)];
+    const Range experts = plan.experts.empty() ? Range{0, builder.model.moe.num_experts}
+                                               : plan.experts[static_cast<std::size_t>(rank)];
     instruction.operands[1] = builder.All(plan.plan);
     instruction.imm[3] = static_cast<std::int32_t>(experts.begin);
     instruction.imm[4] = static_cast<std::int32_t>(experts.end);
@@ -371,13 +370,7 @@ void SegmentBuilder::BeginExchange(const ExchangePlan& plan) {
   BeginPhase(plan.name + "_fill");
   EmitOwnRows(ExchangeInstruction(Opcode::kExchangeFill, plan, builder.options.rank));
   BeginPhase(plan.name + "_publish");
-  Instruction publish;
-  publish.opcode = Opcode::kExchangePublish;
-  publish.imm[0] = plan.mailbox;
-  publish.imm[1] = num_exchanges_.at(plan.mailbox) - 1;
-  publish.operands[0] = {
-      builder.program.mailboxes[static_cast<std::size_t>(plan.mailbox)].buffer, 0, 1};
-  Emit(0, publish);
+  Emit(0, ExchangeInstruction(Opcode::kExchangePublish, plan, builder.options.rank));
 }
 
 /// The copying is shared out by rows, and by sources if there are more workers than rows.
@@ -392,8 +385,7 @@ void SegmentBuilder::FinishExchange(const ExchangePlan& plan) {
   for (std::int32_t i = 1; i < mailbox.num_ranks; ++i) {
     // Beginning behind this rank, so that not all ranks read the same one's slots at once.
     const std::int32_t source =
-        mailbox.first_rank +
-        (builder.options.rank - mailbox.first_rank + i) % mailbox.num_ranks;
+        mailbox.first_rank + (builder.options.rank - mailbox.first_rank + i) % mailbox.num_ranks;
     Instruction receive = ExchangeInstruction(Opcode::kExchangeReceive, plan, source);
     receive.imm[2] = source;
     for (std::int32_t share = 0; share < row_shares; ++share) {

@@ -81,7 +81,7 @@ class ProgramBuilder {
     std::int64_t columns;  ///< of one copy
     std::int64_t stride;   ///< columns between copies
   };
-  std::map<std::uint32_t, Copies> copies_;                       // by buffer
+  std::map<std::uint32_t, Copies> copies_;                        // by buffer
   std::map<std::uint32_t, std::vector<Range>> columns_of_ranks_;  // by buffer
   std::int64_t arena_position_ = 0;
   std::int64_t arena_high_ = 0;
@@ -165,7 +165,8 @@ class SegmentBuilder {
   void EmitOwnRows(const Instruction& instruction);
   /// Outputs [16 * panels.begin, 16 * panels.end) of the product, on one worker.
   void EmitProduct(std::int32_t worker, const Product& product, Range panels);
-  /// This rank's part of the product on all workers, level with what `leveler` has handed out before.
+  /// This rank's part of the product on all workers, level with what `leveler` has handed out
+  /// before.
   void EmitLevel(const Product& product, Leveler& leveler);
   /// The product on every rank, level over the workers: for matrices that cost less to read
   /// everywhere than their outputs cost to exchange.

@@ -384,9 +384,11 @@ class Compiler {
   }
 
   std::int64_t OwnExperts() const {
-    return SplitEvenly(model_.moe.num_experts, options_.ranks.expert_parallel)
-        [static_cast<std::size_t>(builder_.program.sharding.Group())]
-            .size();
+    return SplitEvenly(
+               model_.moe.num_experts,
+               options_.ranks
+                   .expert_parallel)[static_cast<std::size_t>(builder_.program.sharding.Group())]
+        .size();
   }
 
   std::int32_t CaptureIndex(std::int32_t layer) const {

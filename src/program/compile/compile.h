@@ -18,7 +18,7 @@
 namespace megalith::program {
 
 struct CompileOptions {
-  std::int32_t num_workers = 1;     ///< of each rank
+  std::int32_t num_workers = 1;  ///< of each rank
   RankLayout ranks;
   std::int32_t rank = 0;            ///< whose Program this is
   std::int32_t max_rows = 1;        ///< row bucket
@@ -48,11 +48,11 @@ struct CompileOptions {
   bool barrier_after_each_op = false;
 };
 
-/// The Program of one rank for rows <= max_rows. Weight arenas (tiles, offsets, bases) depend on the model and
-/// num_workers only, so Programs of several row buckets share one set of packed weights.
-/// A Program with draft_runs begins like the one without them, whose weights are therefore among
-/// its own. Errors: kUnsupported names a config value with no implementation; kUsage for impossible
-/// options, of ranks those of CheckRankLayout.
+/// The Program of one rank for rows <= max_rows. Weight arenas (tiles, offsets, bases) depend on
+/// the model and num_workers only, so Programs of several row buckets share one set of packed
+/// weights. A Program with draft_runs begins like the one without them, whose weights are therefore
+/// among its own. Errors: kUnsupported names a config value with no implementation; kUsage for
+/// impossible options, of ranks those of CheckRankLayout.
 Result<Program> Compile(const model::Model& model, const CompileOptions& options);
 
 /// The smallest row bucket >= rows: 1, 2, 4, 8, 16, 64, 256, 1024, 4096. The large ones are for

@@ -129,10 +129,10 @@ void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers) {
     recurrence.imm[0] = static_cast<std::int32_t>(range.begin);
     recurrence.imm[1] = static_cast<std::int32_t>(range.end);
     recurrence.operands = {
-        columns(own.q, kda.head_dim),     columns(own.k, kda.head_dim),
-        columns(own.v, kda.head_dim),     columns(own.gate, kda.head_dim),
-        columns(own.decay, kda.head_dim), columns(own.beta, 1),
-        columns(own.out, kda.head_dim),   state_columns(own.state, state_width),
+        columns(own.q, kda.head_dim),        columns(own.k, kda.head_dim),
+        columns(own.v, kda.head_dim),        columns(own.gate, kda.head_dim),
+        columns(own.decay, kda.head_dim),    columns(own.beta, 1),
+        columns(own.out, kda.head_dim),      state_columns(own.state, state_width),
         state_columns(own.conv, conv_width), builder.All(buffers.shared.step_input)};
     segment.Emit(worker, recurrence);
   }

@@ -86,8 +86,7 @@ void EmitHead(SegmentBuilder& segment, const LayerBuffers& buffers) {
   head.trip = Register::kLogitRows;
   Leveler leveler(builder);
   segment.EmitLevel(head, leveler);
-  const ExchangePlan exchange{
-      .name = "logits", .buffers = {logits}, .trip = Register::kLogitRows};
+  const ExchangePlan exchange{.name = "logits", .buffers = {logits}, .trip = Register::kLogitRows};
   segment.BeginExchange(exchange);
   EmitDraftContext(segment, buffers);
   segment.FinishExchange(exchange);
@@ -145,8 +144,9 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
     own.out = builder.AddRows("kda_out", width);
     // State is kept for this rank's heads only.
     const std::int64_t state_rows = builder.OwnHeads(kda.num_heads).size() * kda.head_dim;
-    own.state = builder.AddBuffer("kda_state", BufferKind::kKdaState, DType::kF32,
-                                  state_rows * RoundUp<std::int64_t>(kda.head_dim, kernels::kLanes));
+    own.state =
+        builder.AddBuffer("kda_state", BufferKind::kKdaState, DType::kF32,
+                          state_rows * RoundUp<std::int64_t>(kda.head_dim, kernels::kLanes));
     own.conv =
         builder.AddBuffer("kda_conv", BufferKind::kConvState, builder.options.activation_dtype,
                           (kda.short_conv_kernel_size - 1) * 3 * state_rows);

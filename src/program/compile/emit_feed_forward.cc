@@ -82,8 +82,8 @@ class ExpertEmitter {
         SplitEvenly(CeilDiv<std::int64_t>(product.num_outputs, kernels::kPanelOutputs), per_group);
     std::vector<Range> columns;
     for (std::int32_t rank = 0; rank < builder.num_ranks(); ++rank) {
-      columns.push_back(OutputsOfPanels(panels[static_cast<std::size_t>(rank % per_group)],
-                                        product.num_outputs));
+      columns.push_back(
+          OutputsOfPanels(panels[static_cast<std::size_t>(rank % per_group)], product.num_outputs));
     }
     const auto rank = static_cast<std::size_t>(builder.options.rank);
     for (const std::uint32_t index : {product.tensor, product.pair_tensor}) {

@@ -1,8 +1,9 @@
 // Any legal sizes give a Program that can be proved: models nobody has thought of.
 
+#include "program/compile/random_models.h"
+
 #include <gtest/gtest.h>
 
-#include "program/compile/random_models.h"
 #include "program/compile/test_models.h"
 
 namespace megalith::program {

@@ -56,7 +56,8 @@ std::int64_t MostGroups(const model::Model& model) {
 Status CheckRankLayout(const model::Model& model, const RankLayout& layout) {
   if (layout.tensor_parallel < 1 || layout.expert_parallel < 1 ||
       layout.tensor_parallel > INT32_MAX / layout.expert_parallel) {
-    return Fail(ErrorCode::kUsage, "ranks: tensor parallel {} x expert parallel {}, both at least 1",
+    return Fail(ErrorCode::kUsage,
+                "ranks: tensor parallel {} x expert parallel {}, both at least 1",
                 layout.tensor_parallel, layout.expert_parallel);
   }
   const std::int32_t num_ranks = layout.NumRanks();

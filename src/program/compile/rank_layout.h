@@ -19,8 +19,8 @@ struct RankLayout {
   std::int32_t NumRanks() const { return tensor_parallel * expert_parallel; }
 };
 
-/// Fine if every rank gets a part of what has to be shared out. kUsage otherwise, naming what is too
-/// small, with the numbers of ranks that are possible. Needs the config alone.
+/// Fine if every rank gets a part of what has to be shared out. kUsage otherwise, naming what is
+/// too small, with the numbers of ranks that are possible. Needs the config alone.
 Status CheckRankLayout(const model::Model& model, const RankLayout& layout);
 
 /// The largest number of ranks that CheckRankLayout accepts with some layout.

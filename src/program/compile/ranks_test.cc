@@ -147,7 +147,8 @@ TEST(Ranks, OneRankIsTheProgramWithoutRanks) {
   EXPECT_EQ(CountExchanges(program), 0);
 }
 
-// ---- mutations -----------------------------------------------------------------------------------
+// ---- mutations
+// -----------------------------------------------------------------------------------
 
 struct RankMutation {
   const char* name;
@@ -253,8 +254,7 @@ const RankMutation kRankMutations[] = {
     {"SharedSlots", "V1", [](Program& p) { p.mailboxes[1].buffer = p.mailboxes[0].buffer; }},
     {"AnotherRank", "V", [](Program& p) { p.sharding.rank = 0; }},
     {"AnotherNumberOfRanks", "V", [](Program& p) { p.sharding.num_ranks = 8; }},
-    {"OtherExperts", "V7",
-     [](Program& p) { FindIn(p, Opcode::kExpertGateUp).imm[3] += 1; }},
+    {"OtherExperts", "V7", [](Program& p) { FindIn(p, Opcode::kExpertGateUp).imm[3] += 1; }},
     {"PairsWithoutAPlan", "V7",
      [](Program& p) {
        for (Stream& stream : FindSegment(p, "kda_moe").streams) {

@@ -1,0 +1,239 @@
+// One model over many ranks: every rank has the logits that one rank has, bit by bit, and its part
+// of the state.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "exec/device_memory.h"
+#include "exec/testing/executors.h"
+
+namespace megalith::exec::testing {
+namespace {
+
+using kernels::Isa;
+using program::RankLayout;
+
+std::string Directory(const std::string& model) {
+  if (model == "k3-nano") return std::string(MEGALITH_SOURCE_DIR) + "/models/k3-nano";
+  return std::string(MEGALITH_TEST_DATA) + "/golden/" + model;
+}
+
+/// Everything that a sequence was given and has become.
+struct Answer {
+  LogitRows logits;
+  SequenceState state;
+};
+
+/// Feeds `tokens` in steps of several sizes.
+Result<Answer> FeedInSteps(Executor& executor, std::span<const std::int32_t> tokens) {
+  Answer answer;
+  std::int32_t at = 0;
+  for (const std::int32_t rows : {1, 8, 3, 64}) {
+    const auto left = static_cast<std::int32_t>(tokens.size()) - at;
+    const std::int32_t count = std::min(rows, left);
+    const auto part = tokens.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count));
+    MEGALITH_ASSIGN_OR_RETURN(const LogitRows logits, Feed(executor, 0, part, rows, at));
+    answer.logits.insert(answer.logits.end(), logits.begin(), logits.end());
+    at += count;
+  }
+  answer.state = ReadState(executor, 0);
+  return answer;
+}
+
+ExecutorSpec Spec(const std::string& model) {
+  ExecutorSpec spec;
+  spec.directory = Directory(model);
+  spec.row_buckets = {1, 8, 64};
+  return spec;
+}
+
+std::vector<std::int32_t> Tokens() { return RandomTokens(24, 384, 7); }
+
+/// Of one rank.
+Answer Alone(const ExecutorSpec& spec) {
+  auto executor = MakeExecutor(spec);
+  if (!executor) {
+    ADD_FAILURE() << executor.error().message;
+    return {};
+  }
+  auto answer = FeedInSteps(**executor, Tokens());
+  if (!answer) ADD_FAILURE() << answer.error().message;
+  return answer ? *std::move(answer) : Answer();
+}
+
+/// Whether `part` has what `whole` has of the heads [first, last) of `heads`, layer by layer.
+template <typename T>
+bool IsPartOf(const std::vector<T>& part, const std::vector<T>& whole, std::size_t layers,
+              std::size_t heads, std::size_t first, std::size_t last) {
+  const std::size_t per_head = whole.size() / layers / heads;
+  const std::size_t own = (last - first) * per_head;
+  if (part.size() != layers * own) return false;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const auto* have = part.data() + layer * own;
+    const auto* want = whole.data() + (layer * heads + first) * per_head;
+    if (!std::equal(have, have + own, want)) return false;
+  }
+  return true;
+}
+
+void ExpectSameOnRanks(ExecutorSpec spec, RankLayout layout, const Answer& want,
+                       std::size_t heads) {
+  spec.ranks = layout;
+  const std::string what =
+      fmt::format("{} x {}, {}", layout.tensor_parallel, layout.expert_parallel, Describe(spec));
+  std::mutex mutex;
+  const auto num_ranks = static_cast<std::size_t>(layout.NumRanks());
+  const Status status = OnRanks(spec, [&](Executor& executor, std::int32_t rank) -> Status {
+    MEGALITH_ASSIGN_OR_RETURN(const Answer have, FeedInSteps(executor, Tokens()));
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(FirstDifference(want.logits, have.logits), "") << what << ", rank " << rank;
+    EXPECT_EQ(have.state.cache, want.state.cache) << what << ", rank " << rank;
+    const auto layers =
+        static_cast<std::size_t>(executor.memory().program(0)->state.num_kda_layers);
+    const std::size_t first = heads * static_cast<std::size_t>(rank) / num_ranks;
+    const std::size_t last = heads * (static_cast<std::size_t>(rank) + 1) / num_ranks;
+    EXPECT_TRUE(IsPartOf(have.state.kda, want.state.kda, layers, heads, first, last)) << what;
+    EXPECT_TRUE(IsPartOf(have.state.conv, want.state.conv, layers, heads, first, last)) << what;
+    return {};
+  });
+  EXPECT_TRUE(status) << what << ": " << status.error().message;
+}
+
+std::vector<RankLayout> LayoutsOf(std::int32_t num_ranks) {
+  std::vector<RankLayout> layouts;
+  for (std::int32_t tensor = 1; tensor <= num_ranks; ++tensor) {
+    if (num_ranks % tensor == 0) layouts.push_back({tensor, num_ranks / tensor});
+  }
+  return layouts;
+}
+
+TEST(Ranks, EveryLayoutGivesTheBitsOfOneRank) {
+  const std::vector<std::pair<std::string, std::int32_t>> models = {
+      {"k3-unit", 4}, {"k3-odd", 3}, {"k3-realdims", 2}, {"k3-tiny", 4}, {"k3-nano", 4}};
+  for (const auto& [model, heads] : models) {
+    ExecutorSpec spec = Spec(model);
+    spec.isa = kernels::SelectIsa().value();
+    const Answer want = Alone(spec);
+    for (std::int32_t num_ranks = 2; num_ranks <= heads; ++num_ranks) {
+      for (const RankLayout layout : LayoutsOf(num_ranks)) {
+        spec.num_workers = 1 + num_ranks % 3;
+        ExpectSameOnRanks(spec, layout, want, static_cast<std::size_t>(heads));
+      }
+    }
+  }
+}
+
+TEST(Ranks, EveryPathAndTheInterpreterGiveTheBitsOfOneRank) {
+  std::vector<ExecutorSpec> specs;
+  for (const Isa isa : kernels::SupportedIsas()) {
+    specs.push_back(Spec("k3-tiny"));
+    specs.back().isa = isa;
+  }
+  specs.push_back(Spec("k3-tiny"));
+  specs.back().activation_dtype = DType::kF32;
+  specs.push_back(Spec("k3-tiny"));
+  specs.back().reference = true;
+  specs.push_back(specs.back());
+  specs.back().interleaving_seed = 5;
+  specs.push_back(Spec("k3-tiny"));
+  specs.back().dense = *program::ParseDenseFormats("int8,router=int8");
+  for (ExecutorSpec& spec : specs) {
+    const Answer want = Alone(spec);
+    spec.num_workers = 2;
+    for (const RankLayout layout : {RankLayout{2, 1}, RankLayout{2, 2}, RankLayout{1, 3}}) {
+      ExpectSameOnRanks(spec, layout, want, 4);
+    }
+  }
+}
+
+/// Two sequences that draft, with some of the proposals wrong.
+struct Rounds {
+  std::vector<std::int32_t> tokens;
+  std::vector<float> confidence;
+  LogitRows logits;
+};
+
+Result<Rounds> Draft(Executor& executor) {
+  Rounds rounds;
+  std::vector<std::vector<std::int32_t>> sequences = {RandomTokens(5, 512, 1),
+                                                      RandomTokens(11, 512, 2)};
+  std::vector<std::vector<std::int32_t>> drafts(2);
+  std::vector<std::int32_t> lengths(2, 0);
+  for (int round = 0; round < 6; ++round) {
+    std::vector<Run> runs;
+    std::vector<std::int32_t> rows;
+    for (std::int32_t slot = 0; slot < 2; ++slot) {
+      const auto index = static_cast<std::size_t>(slot);
+      const auto& sequence = sequences[index];
+      std::vector<std::int32_t> own(sequence.begin() + lengths[index], sequence.end());
+      Run run{slot, lengths[index], static_cast<std::int32_t>(own.size())};
+      if (!drafts[index].empty()) {
+        run.num_drafts = 2 + round % 5;
+        for (std::int32_t i = 0; i < run.num_drafts; ++i) {
+          own.push_back(drafts[index][static_cast<std::size_t>(i)]);
+        }
+        if (round % 3 == 2) own.back() = (own.back() + 1) % 512;
+        run.count = static_cast<std::int32_t>(own.size());
+      }
+      run.wants_token = true;
+      run.next_drafts = 7;
+      rows.insert(rows.end(), own.begin(), own.end());
+      runs.push_back(run);
+    }
+    MEGALITH_ASSIGN_OR_RETURN(const StepOutput step, executor.Step({runs, rows, {}}));
+    std::size_t row = 0;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const RunOutput& output = step.runs()[i];
+      lengths[i] += runs[i].count - runs[i].num_drafts + output.num_accepted;
+      const auto first_draft = row + static_cast<std::size_t>(runs[i].count - runs[i].num_drafts);
+      for (std::int32_t kept = 0; kept < output.num_accepted; ++kept) {
+        sequences[i].push_back(rows[first_draft + static_cast<std::size_t>(kept)]);
+      }
+      sequences[i].push_back(output.tokens[static_cast<std::size_t>(output.num_accepted)]);
+      row += static_cast<std::size_t>(runs[i].count);
+      drafts[i].assign(output.drafts.begin(), output.drafts.end());
+      rounds.tokens.insert(rounds.tokens.end(), output.tokens.begin(), output.tokens.end());
+      rounds.tokens.insert(rounds.tokens.end(), drafts[i].begin(), drafts[i].end());
+      rounds.confidence.insert(rounds.confidence.end(), output.confidence.begin(),
+                               output.confidence.end());
+    }
+    for (std::int64_t i = 0; i < step.rows(); ++i) {
+      rounds.logits.emplace_back(step.Row(i).begin(), step.Row(i).end());
+    }
+  }
+  return rounds;
+}
+
+TEST(Ranks, DraftingGivesTheBitsOfOneRank) {
+  ExecutorSpec spec = Spec("k3-tiny");
+  spec.drafter = Directory("k3-tiny-dspark");
+  spec.isa = kernels::SelectIsa().value();
+  spec.row_buckets = {32};
+  spec.max_drafts = 7;
+  spec.draft_runs = 2;
+  spec.num_drafts = 7;
+  const auto alone = MakeExecutor(spec);
+  ASSERT_TRUE(alone) << alone.error().message;
+  const auto want = Draft(**alone);
+  ASSERT_TRUE(want) << want.error().message;
+  spec.num_workers = 2;
+  for (const RankLayout layout :
+       {RankLayout{2, 1}, RankLayout{1, 2}, RankLayout{3, 1}, RankLayout{2, 2}, RankLayout{4, 1}}) {
+    spec.ranks = layout;
+    std::mutex mutex;
+    const Status status = OnRanks(spec, [&](Executor& executor, std::int32_t rank) -> Status {
+      MEGALITH_ASSIGN_OR_RETURN(const Rounds have, Draft(executor));
+      const std::lock_guard lock(mutex);
+      EXPECT_EQ(have.tokens, want->tokens) << "rank " << rank << " of " << layout.NumRanks();
+      EXPECT_EQ(have.confidence, want->confidence) << "rank " << rank;
+      EXPECT_EQ(FirstDifference(want->logits, have.logits), "") << "rank " << rank;
+      return {};
+    });
+    EXPECT_TRUE(status) << status.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace megalith::exec::testing
