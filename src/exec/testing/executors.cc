@@ -113,7 +113,7 @@ Result<std::vector<program::VerifiedProgram>> MakePrograms(const ExecutorSpec& s
 
 Result<const PackedWeights*> Pack(const ExecutorSpec& spec) {
   static std::map<std::tuple<std::string, std::string, std::int32_t, decltype(spec.dense.part),
-                             std::int32_t, std::int32_t, std::int32_t>,
+                             std::int32_t, std::int32_t, std::int32_t, bool>,
                   PackedWeights>
       cache;
   const std::lock_guard lock(cache_mutex);
@@ -123,7 +123,8 @@ Result<const PackedWeights*> Pack(const ExecutorSpec& spec) {
                        spec.dense.part,
                        spec.rank,
                        spec.ranks.tensor_parallel,
-                       spec.ranks.expert_parallel};
+                       spec.ranks.expert_parallel,
+                       spec.draft_runs > 0};
   if (const auto found = cache.find(key); found != cache.end()) return &found->second;
   MEGALITH_ASSIGN_OR_RETURN(const weights::Checkpoint* checkpoint,
                             OpenCached(spec.directory, spec.drafter));
