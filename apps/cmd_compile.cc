@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "cli.h"
 #include "commands.h"
+#include "compile_ranks.h"
 #include "console.h"
 #include "default_model.h"
 #include "engine/engine.h"
@@ -19,6 +20,7 @@
 #include "model/config.h"
 #include "model/dspark.h"
 #include "program/compile/compile.h"
+#include "program/compile/layout_choice.h"
 #include "program/dump.h"
 #include "program/verifier.h"
 
@@ -31,6 +33,11 @@ struct Options {
   std::int64_t context = 0;
   std::string dense = "bf16";
   std::string draft;
+  RankOptions ranks;
+  double rank_bandwidth = 200.0;   // GB/s
+  double worker_bandwidth = 20.0;  // GB/s
+  double exchange_us = 5.0;
+  double link_bandwidth = 10.0;  // GB/s
   bool dump = false;
   bool json = false;
 };
@@ -45,18 +52,12 @@ struct Figures {
   std::int64_t mean_worker_bytes = 0;
 };
 
-/// Distinct experts that `rows` independent rows are expected to choose.
-std::int64_t ExpectedExperts(const model::MoeConfig& moe, std::int64_t rows) {
-  if (moe.num_experts == 0) return 0;
-  const auto experts = static_cast<double>(moe.num_experts);
-  const double missed = std::pow(1.0 - static_cast<double>(moe.num_experts_per_token) / experts,
-                                 static_cast<double>(rows));
-  return std::llround(experts * (1.0 - missed));
-}
-
 Figures Measure(const program::Program& program, const model::Model& model, std::int32_t rows) {
   Figures figures;
-  figures.active_experts = ExpectedExperts(model.moe, rows);
+  if (model.moe.num_experts > 0) {
+    figures.active_experts = std::llround(
+        program::ExpectedExperts(model.moe.num_experts, model.moe.num_experts_per_token, rows));
+  }
   figures.bytes = program::CountStepBytes(program, rows, figures.active_experts);
   for (const program::Segment& segment : program.segments) {
     for (const program::Stream& stream : segment.streams) {
@@ -151,6 +152,15 @@ Status Compile(const Options& options, const Cli& cli) {
     compile.num_drafts = static_cast<std::int32_t>(
         std::clamp<std::int64_t>(compile.max_drafts, 1, drafter.drafter.MaxDrafts()));
   }
+  if (options.ranks.AreGiven()) {
+    if (options.dump) {
+      return Fail(ErrorCode::kUsage, "--dump: of one rank only, not with --ranks, --tp or --ep");
+    }
+    RankOptions ranks = options.ranks;
+    ranks.machine = {options.rank_bandwidth * 1e9, options.worker_bandwidth * 1e9,
+                     options.exchange_us * 1e-6, options.link_bandwidth * 1e9};
+    return CompileRanks(config.model, compile, ranks, options.json);
+  }
   const std::int64_t start = NowNs();
   MEGALITH_ASSIGN_OR_RETURN(program::Program program, program::Compile(config.model, compile));
   const std::int64_t compiled = NowNs();
@@ -181,7 +191,9 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
                  "megalith compile models/k3-nano\n"
                  "megalith compile Kimi-K3/config.json --workers 64 --rows 8 --json\n"
                  "megalith compile models/k3-nano --workers 2 --dump\n"
-                 "megalith compile models/k3-nano --draft models/k3-nano/dspark --rows 8",
+                 "megalith compile models/k3-nano --draft models/k3-nano/dspark --rows 8\n"
+                 "megalith compile Kimi-K3/config.json --workers 64 --ranks 16\n"
+                 "megalith compile Kimi-K3/config.json --workers 64 --tp 4 --ep 8",
                  [options, &cli] { return Compile(*options, cli); });
   AddModelArgument(*command, options->model);
   command->add_option("--rows", options->rows, "Rows (tokens) a step may hold")
@@ -199,6 +211,46 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
                    "Folder or config.json of a drafter: the step that verifies ROWS - 1 drafts and "
                    "proposes as many")
       ->type_name("PATH");
+  command
+      ->add_option("--ranks", options->ranks.num_ranks,
+                   "Ranks that share the model; without --tp and --ep in the fastest layout by "
+                   "estimate, whose reasons are printed")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  command
+      ->add_option("--tp", options->ranks.tensor_parallel,
+                   "Ranks that split every expert (tensor parallel)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  command
+      ->add_option("--ep", options->ranks.expert_parallel,
+                   "Groups of ranks that experts are dealt out to (expert parallel)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  command
+      ->add_option("--rank-bandwidth", options->rank_bandwidth,
+                   "For the estimate: GB/s of weights that one rank reads")
+      ->type_name("GB/s")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--worker-bandwidth", options->worker_bandwidth,
+                   "For the estimate: the most GB/s that one worker reads")
+      ->type_name("GB/s")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--exchange-us", options->exchange_us,
+                   "For the estimate: microseconds of an empty exchange")
+      ->type_name("US")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--link-bandwidth", options->link_bandwidth,
+                   "For the estimate: GB/s that one rank receives")
+      ->type_name("GB/s")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_flag("--dump", options->dump, "Print every instruction (as JSON with --json)");
   command->add_flag("--json", options->json, "One JSON object instead of text");
 }

@@ -38,6 +38,12 @@ std::int64_t MessageBytes(const Program& program, const Instruction& message,
   return bytes;
 }
 
+/// Experts of the plan that lists a message's pairs.
+std::int64_t ExpertsOf(const Instruction& message, const Buffer& pairs) {
+  const Operand& plan = message.operands[1];
+  return (plan.end - plan.begin - 1 - 2 * pairs.rows) / 2;
+}
+
 /// One message of an exchange: which columns of which buffers.
 std::string DescribeMessage(const Program& program, const Mailbox& mailbox,
                             const Instruction& message) {
@@ -77,6 +83,32 @@ std::string DescribeExchanges(const Program& program, const Segment& segment) {
   return text;
 }
 
+/// Of a step with `rows` rows, all messages of the opcode.
+std::int64_t CountMessageBytes(const Program& program, Opcode opcode, std::int64_t rows) {
+  std::int64_t bytes = 0;
+  for (const Visit& visit : program.visits) {
+    ForEachMessage(program.segments[visit.segment], [&](const Instruction& message) {
+      if (message.opcode != opcode) return;
+      bytes += MessageBytes(program, message, [&](const Buffer& buffer) -> std::int64_t {
+        switch (buffer.kind) {
+          case BufferKind::kRows:
+            return rows;
+          case BufferKind::kPairs: {
+            const std::int64_t pairs = rows * (buffer.rows / program.max_rows);
+            const std::int64_t own = message.imm[4] - message.imm[3];
+            return CeilDiv(pairs * own, ExpertsOf(message, buffer));
+          }
+          case BufferKind::kLogitRows:
+            return std::min<std::int64_t>(rows, program.max_logit_rows);
+          default:
+            return buffer.rows;
+        }
+      });
+    });
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::int64_t MaxMessageBytes(const Program& program, std::int64_t mailbox) {
@@ -92,26 +124,11 @@ std::int64_t MaxMessageBytes(const Program& program, std::int64_t mailbox) {
 }
 
 std::int64_t CountExchangedBytes(const Program& program, std::int64_t rows) {
-  const auto rows_of = [&](const Buffer& buffer) -> std::int64_t {
-    switch (buffer.kind) {
-      case BufferKind::kRows:
-        return rows;
-      case BufferKind::kPairs:
-        // Of experts that are dealt out to groups, a group has its share on average.
-        return rows * (buffer.rows / program.max_rows);
-      case BufferKind::kLogitRows:
-        return std::min<std::int64_t>(rows, program.max_logit_rows);
-      default:
-        return buffer.rows;
-    }
-  };
-  std::int64_t bytes = 0;
-  for (const Visit& visit : program.visits) {
-    ForEachMessage(program.segments[visit.segment], [&](const Instruction& message) {
-      if (message.opcode == Opcode::kExchangeFill) bytes += MessageBytes(program, message, rows_of);
-    });
-  }
-  return bytes;
+  return CountMessageBytes(program, Opcode::kExchangeFill, rows);
+}
+
+std::int64_t CountReceivedBytes(const Program& program, std::int64_t rows) {
+  return CountMessageBytes(program, Opcode::kExchangeReceive, rows);
 }
 
 std::string ExchangeSignature(const Program& program) {

@@ -24,9 +24,12 @@ inline bool SameOperand(const Operand& a, const Operand& b) {
 /// Bytes of the largest message that any rank publishes in the mailbox.
 std::int64_t MaxMessageBytes(const Program& program, std::int64_t mailbox);
 
-/// Bytes this rank publishes in one step with `rows` rows, logits of one row, all mailboxes.
-/// `pairs` of rows and experts count `rows` * experts per row.
+/// Bytes this rank publishes in one step with `rows` rows and as many logits as it may have, all
+/// mailboxes. Of experts that are dealt out to groups, its group has its share of the pairs.
 std::int64_t CountExchangedBytes(const Program& program, std::int64_t rows);
+
+/// The same of what this rank receives from others.
+std::int64_t CountReceivedBytes(const Program& program, std::int64_t rows);
 
 /// What every rank must agree on: for each exchange its mailbox, and each rank's columns of each
 /// buffer. Equal on all ranks of a job, whatever part of the model they have. 32 hex digits.

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "model/dspark.h"
+#include "program/compile/layout_choice.h"
 #include "program/compile/random_models.h"
 #include "program/compile/test_models.h"
 #include "program/exchange.h"
@@ -139,6 +140,39 @@ TEST(Ranks, LayoutsThatCannotBeAreRefusedWithThoseThatCan) {
   EXPECT_FALSE(refuse({0, 1}).empty());
   EXPECT_FALSE(refuse({1, -1}).empty());
   EXPECT_FALSE(refuse({1 << 20, 1 << 20}).empty());
+}
+
+/// The exact expectations, by counting choices in integers of any size (equal groups).
+TEST(Ranks, TheFullestGroupOfExpertsIsAsExpected) {
+  EXPECT_NEAR(ExpectedFullestGroup(4, 2, 2, 1), 4.0 / 3.0, 1e-9);
+  EXPECT_NEAR(ExpectedFullestGroup(896, 1, 16, 1), 16.0, 1e-9);
+  EXPECT_NEAR(ExpectedFullestGroup(896, 2, 16, 1), 9.556946649778, 1e-6);
+  EXPECT_NEAR(ExpectedFullestGroup(896, 8, 16, 1), 4.176186618092, 1e-6);
+  EXPECT_NEAR(ExpectedFullestGroup(896, 16, 16, 1), 3.048783211331, 1e-6);
+  // Many rows choose nearly all of every group.
+  EXPECT_NEAR(ExpectedFullestGroup(896, 16, 16, 4096), 56.0, 1e-6);
+  const double eight = ExpectedFullestGroup(896, 16, 16, 8);
+  EXPECT_GT(eight, ExpectedExperts(896, 16, 8) / 16.0);
+  EXPECT_LT(eight, 2.0 * ExpectedExperts(896, 16, 8) / 16.0);
+}
+
+TEST(Ranks, TheFastestLayoutSlicesExpertsUntilSlicesAreTooThin) {
+  const auto few = EstimateLayouts(RealK3(), Workers(12), 16);
+  ASSERT_TRUE(few) << few.error().message;
+  ASSERT_EQ(few->size(), 5U);
+  EXPECT_EQ(few->front().layout.tensor_parallel, 16);
+  EXPECT_NEAR(few->front().expert_imbalance, 1.0, 1e-9);
+  EXPECT_NEAR(few->back().expert_imbalance, 3.048783211331, 1e-6);
+  EXPECT_NEAR(few->front().weight_bytes, 8.56e9, 0.05 * 8.56e9);
+  // 192 panels of an expert's width on 32 x 64 workers: most would have nothing to read.
+  const auto thin = EstimateLayouts(RealK3(), Workers(64), 32);
+  ASSERT_TRUE(thin) << thin.error().message;
+  EXPECT_EQ(thin->front().layout.tensor_parallel, 16);
+  // If nothing but exchanges counts, fewer of them win.
+  const auto exchanges = EstimateLayouts(RealK3(), Workers(4), 16, {1e18, 1e18, 1.0, 1e18});
+  ASSERT_TRUE(exchanges) << exchanges.error().message;
+  EXPECT_EQ(exchanges->front().layout.tensor_parallel, 1);
+  EXPECT_FALSE(EstimateLayouts(RealK3(), Workers(4), 97));
 }
 
 TEST(Ranks, OneRankIsTheProgramWithoutRanks) {
