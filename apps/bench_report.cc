@@ -29,10 +29,9 @@ void AddCompareOptions(CLI::App& command, CompareOptions& options) {
       ->type_name("NAME,..");
 }
 
-Result<std::vector<int>> ChooseWorkers(const CompareOptions& options) {
+std::vector<int> ChooseWorkers(const CompareOptions& options, const Topology& topology) {
   if (!options.workers.empty()) return options.workers;
-  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
-  return std::vector<int>{DefaultWorkers(topology)};
+  return {DefaultWorkers(topology)};
 }
 
 Result<std::vector<kernels::Isa>> ChooseIsas(const CompareOptions& options) {

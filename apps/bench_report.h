@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "base/result.h"
+#include "base/topology.h"
 #include "bench/rounds.h"
 #include "cli.h"
 
@@ -27,7 +28,7 @@ struct CompareOptions {
 };
 void AddCompareOptions(CLI::App& command, CompareOptions& options);
 /// The counts to run; at least one.
-Result<std::vector<int>> ChooseWorkers(const CompareOptions& options);
+std::vector<int> ChooseWorkers(const CompareOptions& options, const Topology& topology);
 /// kUsage if one does not exist or cannot run here.
 Result<std::vector<kernels::Isa>> ChooseIsas(const CompareOptions& options);
 

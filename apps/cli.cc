@@ -23,7 +23,8 @@ CLI::App* AddCommand(CLI::App& app, Cli& cli, const std::string& name,
   command->footer(footer);
   command
       ->add_option("--workers", cli.common.workers,
-                   "Worker threads; default: one for each physical core this process may use")
+                   "Worker threads; default: one for each physical core this process may use. Of "
+                   "several ranks: of each, and each has its part of the cores")
       ->check(CLI::Range(1, kMaxWorkers))
       ->type_name("N");
   command

@@ -8,6 +8,7 @@
 
 #include "base/cancel.h"
 #include "base/result.h"
+#include "fabric/fabric.h"
 #include "kernels/kernel_table.h"
 
 // How a sub-command is made: cmd_<name>.cc defines Register<Name>(app, cli), which calls AddCommand
@@ -16,20 +17,26 @@
 
 namespace megalith::apps {
 
+class RankJob;
+
 /// The verifier's work grows with the square of the workers; no machine has more cores than this.
 inline constexpr int kMaxWorkers = 1024;
 
 /// Options every command takes.
 struct CommonOptions {
-  int workers = 0;     ///< 0: one for each physical core (DefaultWorkers)
+  int workers = 0;     ///< of a rank; 0: one for each of its physical cores (DefaultWorkers)
   std::string isa;     ///< empty: MEGALITH_FORCE_ISA or the best
   bool quiet = false;  ///< only warnings and errors on stderr
 };
 
 struct Cli {
   CommonOptions common;
-  CancelFlag* cancel = nullptr;     ///< set by Ctrl-C; pass it to anything that takes long
-  std::function<Status()> command;  ///< the body chosen on the command line
+  CancelFlag* cancel = nullptr;      ///< set by Ctrl-C; pass it to anything that takes long
+  RankJob* ranks = nullptr;          ///< to load engines on; not null
+  fabric::Fabric* fabric = nullptr;  ///< of the job that a launcher has started; null: none
+  std::function<Status()> command;   ///< the body chosen on the command line
+  /// Of a launcher's job all ranks run the body; else rank 0 does, and its engines have the others.
+  bool runs_on_every_rank = false;
 };
 
 /// Adds a sub-command with the common options. `examples` is shown at the end of its help, one

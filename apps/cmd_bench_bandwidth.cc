@@ -37,15 +37,15 @@ struct Case {
 constexpr std::int64_t kPrefetchDistances[] = {0, 512, 1024, 4096};
 
 /// 1 thread and all of them, unless the user names the numbers.
-Result<std::vector<int>> ThreadCounts(const Options& options) {
-  MEGALITH_ASSIGN_OR_RETURN(std::vector<int> counts, ChooseWorkers(options.compare));
+std::vector<int> ThreadCounts(const Options& options, const Topology& topology) {
+  std::vector<int> counts = ChooseWorkers(options.compare, topology);
   if (options.compare.workers.empty() && counts.front() > 1) counts.insert(counts.begin(), 1);
   return counts;
 }
 
 Status Bandwidth(const Options& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
-  MEGALITH_ASSIGN_OR_RETURN(const std::vector<int> counts, ThreadCounts(options));
+  const std::vector<int> counts = ThreadCounts(options, topology);
   std::vector<HugePages> modes = {HugePages::kOff};
   if (PreferredHugePages() != HugePages::kOff) modes.push_back(PreferredHugePages());
   ProgressBar bar(cli.common.quiet);

@@ -13,6 +13,7 @@
 #include "default_model.h"
 #include "loading.h"
 #include "progress_bar.h"
+#include "rank_job.h"
 
 namespace megalith::apps {
 namespace {
@@ -67,7 +68,8 @@ Result<std::vector<bench::DecodeCase>> Cases(const Options& options) {
 
 Result<Run> Measure(const Options& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
-  MEGALITH_ASSIGN_OR_RETURN(const std::vector<int> workers, ChooseWorkers(options.compare));
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, cli.ranks->FindTopology(options.load.ranks));
+  const std::vector<int> workers = ChooseWorkers(options.compare, topology);
   MEGALITH_ASSIGN_OR_RETURN(const std::vector<bench::DecodeCase> cases, Cases(options));
   ProgressBar bar(cli.common.quiet);
   bench::DecodeOptions decode;

@@ -16,7 +16,6 @@
 #include "console.h"
 #include "fabric/inproc.h"
 #include "fabric/shm.h"
-#include "fabric/start.h"
 #include "progress_bar.h"
 
 namespace megalith::apps {
@@ -31,7 +30,6 @@ struct Options {
   std::vector<std::size_t> bytes = {64, 1024, 4096, 16384, 65536, 262144, 1048576};
   int exchanges = 1000;
   int rounds = 3;
-  int ranks_sharing = 0;
   bool json = false;
 };
 
@@ -148,29 +146,22 @@ void Print(const Options& options, const std::vector<Job>& jobs, const std::stri
 }
 
 /// One rank of a job that mpirun has started.
-Status MeasureUnderMpi(const Options& options) {
-  fabric::MpiOptions mpi;
-  mpi.max_ranks_sharing = static_cast<std::uint32_t>(options.ranks_sharing);
-  MEGALITH_ASSIGN_OR_RETURN(const auto fabric, fabric::StartFabric(mpi));
+Status MeasureUnderMpi(fabric::Fabric& fabric, const Options& options) {
   MEGALITH_ASSIGN_OR_RETURN(const std::vector<int> cpus, AllowedCpus());
-  auto costs = MeasureAsRank(*fabric, options, cpus, true);
+  auto costs = MeasureAsRank(fabric, options, cpus, true);
   MEGALITH_RETURN_IF_ERROR(SetThisThreadCpus(cpus));
-  if (!costs) {
-    // Destroying the fabric of a failed job ends the process.
-    Note("megalith: error: {}\n", costs.error().message);
-    return tl::unexpected(costs.error());
-  }
-  if (fabric->rank() == 0) {
-    const std::string name = fabric->num_local_ranks() == fabric->num_ranks() ? "mpi, shm" : "mpi";
-    Print(options, {{name, static_cast<int>(fabric->num_ranks()), std::move(*costs)}},
-          fabric->Describe());
+  if (!costs) return tl::unexpected(costs.error());
+  if (fabric.rank() == 0) {
+    const std::string name = fabric.num_local_ranks() == fabric.num_ranks() ? "mpi, shm" : "mpi";
+    Print(options, {{name, static_cast<int>(fabric.num_ranks()), std::move(*costs)}},
+          fabric.Describe());
     std::fflush(stdout);
   }
-  return fabric->Barrier();
+  return fabric.Barrier();
 }
 
 Status MeasureFabric(const Options& options, const Cli& cli) {
-  if (fabric::StartedByMpi()) return MeasureUnderMpi(options);
+  if (cli.fabric != nullptr) return MeasureUnderMpi(*cli.fabric, options);
   ProgressBar bar(cli.common.quiet);
   MEGALITH_ASSIGN_OR_RETURN(const std::vector<Job> jobs, MeasureHere(options, cli));
   bar.Clear();
@@ -189,8 +180,9 @@ void RegisterBenchFabric(CLI::App& group, Cli& cli) {
       "megalith bench fabric\n"
       "megalith bench fabric --fabric shm --ranks 2,8,32 --bytes 1024,65536\n"
       "mpirun -n 4 megalith bench fabric\n"
-      "mpirun -n 4 megalith bench fabric --ranks-sharing 1 --json",
+      "MEGALITH_RANKS_SHARING=1 mpirun -n 4 megalith bench fabric --json",
       [options, &cli] { return MeasureFabric(*options, cli); });
+  command->preparse_callback([&cli](std::size_t /*num_left*/) { cli.runs_on_every_rank = true; });
   command->add_option("--fabric", options->fabrics, "How ranks are connected; not under mpirun")
       ->delimiter(',')
       ->check(CLI::IsMember({"inproc", "shm"}))
@@ -208,11 +200,6 @@ void RegisterBenchFabric(CLI::App& group, Cli& cli) {
       ->capture_default_str();
   command->add_option("--exchanges", options->exchanges, "Exchanges of a turn, fewer of large ones")
       ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  command
-      ->add_option("--ranks-sharing", options->ranks_sharing,
-                   "Under mpirun: most ranks of a host that use shared memory; 0: all, 1: none")
-      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   AddRoundsOption(*command, options->rounds);
   AddJsonFlag(*command, options->json);

@@ -86,7 +86,7 @@ Status Load(const Options& options, const Cli& cli) {
   engine::EngineOptions engine;
   engine.num_workers = cli.common.workers;
   engine.max_positions = options.context;
-  MEGALITH_RETURN_IF_ERROR(ApplyLoadOptions(options.load, &engine));
+  MEGALITH_RETURN_IF_ERROR(ApplyLoadOptions(options.load, cli, &engine));
   MEGALITH_ASSIGN_OR_RETURN(engine.isa, ChooseIsa(cli.common));
   engine.progress = bar.Callback();
   engine.cancel = cli.cancel;

@@ -13,6 +13,7 @@
 #include "default_model.h"
 #include "loading.h"
 #include "progress_bar.h"
+#include "rank_job.h"
 
 namespace megalith::apps {
 namespace {
@@ -37,7 +38,8 @@ struct Run {
 
 Result<Run> Measure(const Options& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
-  MEGALITH_ASSIGN_OR_RETURN(const std::vector<int> workers, ChooseWorkers(options.compare));
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, cli.ranks->FindTopology(options.load.ranks));
+  const std::vector<int> workers = ChooseWorkers(options.compare, topology);
   MEGALITH_ASSIGN_OR_RETURN(const std::vector<kernels::Isa> isas, ChooseIsas(options.compare));
   std::vector<bench::PrefillCase> cases;
   for (const kernels::Isa isa : isas) {

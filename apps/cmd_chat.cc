@@ -122,7 +122,7 @@ class Chat {
         // The conversation goes on without this turn: a message too long, invalid UTF-8.
         conversation_.pop_back();
         Note("megalith: error: {}\n", status.error().message);
-        if (status.error().code == ErrorCode::kInternal) return status;
+        if (status.error().code == ErrorCode::kInternal || !engine_.JobStatus()) return status;
         last_failure = status;
       }
       if (TerminationRequested()) return Fail(ErrorCode::kCancelled, "chat: ended on request");

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,6 +41,8 @@ constexpr std::uint64_t kCacheShare = 10;
 constexpr std::chrono::milliseconds kSignalPoll{50};
 /// For the last bytes of answers, once nothing is computed any more.
 constexpr std::chrono::seconds kLastWords{2};
+/// For running answers to end, once nothing can be computed.
+constexpr double kFailingSeconds = 1.0;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
 
 struct ServeOptions {
@@ -158,6 +161,21 @@ void Drain(serve::Service& service, engine::Scheduler& scheduler, serve::http::S
   server.Stop(std::chrono::steady_clock::now() + kLastWords);
 }
 
+/// Nothing can be generated any more: whoever waits is told, and so is whoever started the server.
+Status End(const Error& failure, serve::Service& service, engine::Scheduler& scheduler,
+           serve::http::Server& server) {
+  LogFormat(LogLevel::kError, "ending: {}", failure.message);
+  service.BeginDrain();
+  // Each ends with the failure.
+  const std::int64_t start = NowNs();
+  while (!scheduler.GetStatus().generations.empty() && SecondsSince(start) < kFailingSeconds) {
+    std::this_thread::sleep_for(kSignalPoll);
+  }
+  scheduler.Stop();
+  server.Stop(std::chrono::steady_clock::now() + kLastWords);
+  return tl::unexpected(failure);
+}
+
 Status Serve(ServeOptions& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(Prepared prepared, Prepare(options));
   options.http.limits.max_body_bytes = static_cast<std::size_t>(options.max_body_bytes);
@@ -215,9 +233,15 @@ Status Serve(ServeOptions& options, const Cli& cli) {
   service.SetModel(std::move(served));
   LogFormat(LogLevel::kInfo, "ready: {} as \"{}\"", prepared.directory, options.service.model);
 
-  while (!cli.cancel->IsCancelled()) std::this_thread::sleep_for(kSignalPoll);
+  std::optional<Error> failure;
+  while (!cli.cancel->IsCancelled() && !failure) {
+    std::this_thread::sleep_for(kSignalPoll);
+    failure = scheduler->failure();
+  }
+  if (failure) return End(*failure, service, *scheduler, *server);
   Drain(service, *scheduler, *server, options);
-  return {};
+  failure = scheduler->failure();
+  return failure ? tl::unexpected(*failure) : Status();
 }
 
 CLI::Option* AddSize(CLI::App& command, const std::string& name, std::int64_t& bytes,

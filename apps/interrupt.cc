@@ -41,6 +41,11 @@ CancelFlag* CatchInterruptsAtPrompt() {
   return &interrupted;
 }
 
+void IgnoreInterrupts() {
+  Catch(SIGINT, SIG_IGN, 0);
+  Catch(SIGTERM, SIG_IGN, 0);
+}
+
 bool TerminationRequested() { return terminated.load(std::memory_order_relaxed); }
 
 }  // namespace megalith::apps

@@ -12,6 +12,10 @@ CancelFlag* CatchInterrupts();
 /// process.
 CancelFlag* CatchInterruptsAtPrompt();
 
+/// For a process that ends with another one, which gets the same signals: SIGINT and SIGTERM do
+/// nothing.
+void IgnoreInterrupts();
+
 /// SIGTERM has come since CatchInterruptsAtPrompt.
 bool TerminationRequested();
 

@@ -15,8 +15,15 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "progress_bar.h"
+#include "rank_job.h"
 
 namespace megalith::apps {
+namespace {
+
+/// Of one process; a launcher may start more.
+constexpr int kMaxRanks = 64;
+
+}  // namespace
 
 void AddLoadOptions(CLI::App& command, LoadOptions& options) {
   command
@@ -41,14 +48,33 @@ void AddLoadOptions(CLI::App& command, LoadOptions& options) {
                   "placed as packing would, with --huge-pages")
       ->check(CLI::IsMember({"map", "copy"}))
       ->capture_default_str();
+  command
+      .add_option("--ranks", options.ranks,
+                  "Run the model on so many ranks of this process, each with its part of the "
+                  "cores; under mpirun as many as it starts")
+      ->type_name("N")
+      ->check(CLI::Range(1, kMaxRanks));
+  command
+      .add_option("--tp", options.tensor_parallel,
+                  "Ranks that share each matrix; default: chosen by cost")
+      ->type_name("N")
+      ->check(CLI::Range(1, kMaxRanks));
+  command
+      .add_option("--ep", options.expert_parallel,
+                  "Groups of ranks that share the experts; default: chosen by cost")
+      ->type_name("N")
+      ->check(CLI::Range(1, kMaxRanks));
 }
 
-Status ApplyLoadOptions(const LoadOptions& load, engine::EngineOptions* options) {
+Status ApplyLoadOptions(const LoadOptions& load, const Cli& cli, engine::EngineOptions* options) {
   options->lora_norm_uses_rms_eps = load.lora_norm_eps == "rms";
   MEGALITH_ASSIGN_OR_RETURN(options->huge_pages, ParseHugePages(load.huge_pages));
   MEGALITH_ASSIGN_OR_RETURN(options->dense, program::ParseDenseFormats(load.dense));
   options->packed_cache = load.packed_cache;
   MEGALITH_ASSIGN_OR_RETURN(options->packed_cache_use, exec::ParseCacheUse(load.packed_cache_use));
+  options->tensor_parallel = load.tensor_parallel;
+  options->expert_parallel = load.expert_parallel;
+  MEGALITH_ASSIGN_OR_RETURN(options->leader, cli.ranks->Lead(load.ranks));
   return {};
 }
 
@@ -92,7 +118,7 @@ Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory,
                                                    engine::EngineOptions options) {
   ProgressBar bar(cli.common.quiet);
   options.num_workers = cli.common.workers;
-  MEGALITH_RETURN_IF_ERROR(ApplyLoadOptions(load, &options));
+  MEGALITH_RETURN_IF_ERROR(ApplyLoadOptions(load, cli, &options));
   // Without a wish, bf16 gets the best path and fp32 the only one it has.
   const bool has_wish = !cli.common.isa.empty() || std::getenv("MEGALITH_FORCE_ISA") != nullptr;
   const bool is_float = options.activation_dtype == DType::kF32;

@@ -18,13 +18,18 @@ struct LoadOptions {
   std::string dense = "bf16";
   std::string packed_cache;  ///< folder; empty: none
   std::string packed_cache_use = "map";
+  int ranks = 0;  ///< 0: as the launcher says, else one
+  int tensor_parallel = 0;
+  int expert_parallel = 0;
 };
 
-/// Adds --lora-norm-eps, --huge-pages, --dense, --packed-cache and --packed-cache-use.
+/// Adds --lora-norm-eps, --huge-pages, --dense, --packed-cache, --packed-cache-use, --ranks, --tp
+/// and --ep.
 void AddLoadOptions(CLI::App& command, LoadOptions& options);
 
-/// What they say, into the engine's options. kUsage.
-Status ApplyLoadOptions(const LoadOptions& load, engine::EngineOptions* options);
+/// What they say, into the engine's options. Starts the ranks, if there are to be several. kUsage,
+/// and errors of starting.
+Status ApplyLoadOptions(const LoadOptions& load, const Cli& cli, engine::EngineOptions* options);
 
 /// Adds --dense alone, for commands that compile without loading.
 void AddDenseOption(CLI::App& command, std::string& dense);

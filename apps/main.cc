@@ -3,17 +3,28 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <iostream>
+#include <memory>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "base/log.h"
+#include "build_commit.h"
 #include "cli.h"
 #include "commands.h"
 #include "console.h"
+#include "engine/rank_follower.h"
 #include "exit_code.h"
+#include "fabric/start.h"
 #include "interrupt.h"
+#include "rank_job.h"
 
 namespace megalith::apps {
 namespace {
@@ -53,10 +64,16 @@ void RefuseEmptyValues(CLI::App& app) {
   }
 }
 
-void LogToStderr(bool quiet) {
-  SetLogSink([quiet](LogLevel level, std::string_view message) {
+/// How this process begins its messages.
+std::string MessagePrefix(const fabric::Fabric* fabric) {
+  if (fabric == nullptr || fabric->rank() == 0) return "megalith: ";
+  return fmt::format("rank {}: megalith: ", fabric->rank());
+}
+
+void LogToStderr(bool quiet, const std::string& prefix) {
+  SetLogSink([quiet, prefix](LogLevel level, std::string_view message) {
     if (level == LogLevel::kDebug || (quiet && level < LogLevel::kWarning)) return;
-    Note("megalith: {}{}\n",
+    Note("{}{}{}\n", prefix,
          level == LogLevel::kInfo ? "" : fmt::format("{}: ", LogLevelName(level)), message);
   });
 }
@@ -86,21 +103,18 @@ Status FlushResults() {
   return {};
 }
 
-ExitCode Report(const Status& status) {
+ExitCode Report(const Status& status, const fabric::Fabric* fabric) {
   if (status) return ExitCode::kFine;
-  Note("megalith: error: {}: {}\n", ErrorCodeName(status.error().code), status.error().message);
+  Note("{}error: {}: {}\n", MessagePrefix(fabric), ErrorCodeName(status.error().code),
+       status.error().message);
   return ExitCodeOf(status.error().code);
 }
 
-ExitCode Run(int argc, char** argv) {
-  CLI::App app("Megalith runs Kimi K3-class language models as one proved program per device.",
-               "megalith");
+void RegisterCommands(CLI::App& app, Cli& cli) {
   app.set_version_flag("--version", "megalith " MEGALITH_VERSION);
   app.require_subcommand(1);
   app.footer("megalith COMMAND --help shows the options of a command, with examples.");
   app.failure_message(FailureMessage);
-  Cli cli;
-  cli.cancel = CatchInterrupts();
   RegisterRun(app, cli);
   RegisterChat(app, cli);
   RegisterScore(app, cli);
@@ -114,21 +128,91 @@ ExitCode Run(int argc, char** argv) {
   RegisterTrace(app, cli);
   RegisterDoctor(app, cli);
   RefuseEmptyValues(app);
+}
 
-  if (const Status status = CheckCommandName(app, argc, argv); !status) return Report(status);
+/// What to end with if the command line asks for nothing that could be run: help, or a mistake.
+std::optional<ExitCode> Parse(CLI::App& app, std::vector<std::string>& arguments,
+                              const fabric::Fabric* fabric) {
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  const int count = static_cast<int>(pointers.size());
+  // One rank is enough to say it.
+  const bool speaks = fabric == nullptr || fabric->rank() == 0;
+  if (const Status status = CheckCommandName(app, count, pointers.data()); !status) {
+    return speaks ? Report(status, fabric) : ExitCodeOf(status.error().code);
+  }
   try {
-    app.parse(argc, argv);
+    app.parse(count, pointers.data());
   } catch (const CLI::ParseError& error) {
     // Help and version are "errors" with code 0.
-    return app.exit(error, std::cout, std::cerr) == 0 ? ExitCode::kFine : ExitCode::kUsage;
+    std::ostringstream nobody;
+    const int code =
+        speaks ? app.exit(error, std::cout, std::cerr) : app.exit(error, nobody, nobody);
+    return code == 0 ? ExitCode::kFine : ExitCode::kUsage;
   }
-  LogToStderr(cli.common.quiet);
+  return std::nullopt;
+}
+
+Status RunCommand(Cli& cli) {
   // A path that does not exist or does not run here is an error for every command.
-  Status status;
-  if (const auto isa = ChooseIsa(cli.common); !isa) status = tl::unexpected(isa.error());
-  if (status) status = cli.command();
-  if (status) status = FlushResults();
-  return Report(status);
+  if (const auto isa = ChooseIsa(cli.common); !isa) return tl::unexpected(isa.error());
+  const std::string build = fmt::format("{} {}", MEGALITH_VERSION, BuildCommit());
+  if (cli.fabric != nullptr && cli.fabric->rank() != 0 && !cli.runs_on_every_rank) {
+    IgnoreInterrupts();
+    return engine::FollowLeader(*cli.fabric, build);
+  }
+  RankJob ranks(cli.runs_on_every_rank ? nullptr : cli.fabric, cli.cancel);
+  MEGALITH_RETURN_IF_ERROR(ranks.Start(build));
+  cli.ranks = &ranks;
+  MEGALITH_RETURN_IF_ERROR(cli.command());
+  return FlushResults();
+}
+
+/// As one rank of the launcher's job, or, with a null `fabric`, alone.
+ExitCode Run(std::vector<std::string> arguments, fabric::Fabric* fabric) {
+  Cli cli;
+  cli.cancel = CatchInterrupts();
+  cli.fabric = fabric;
+  const bool leads = fabric == nullptr || fabric->rank() == 0;
+  LogToStderr(!leads, MessagePrefix(fabric));
+  if (fabric != nullptr) {
+    const Status status = ShareArguments(*fabric, &arguments);
+    if (!status) return Report(status, fabric);
+  }
+  CLI::App app("Megalith runs Kimi K3-class language models as one proved program per device.",
+               "megalith");
+  RegisterCommands(app, cli);
+  if (const auto ended = Parse(app, arguments, fabric)) return *ended;
+  LogToStderr(!leads || cli.common.quiet, MessagePrefix(fabric));
+  return Report(RunCommand(cli), fabric);
+}
+
+/// The job that an MPI launcher has started this process in.
+Result<std::unique_ptr<fabric::Fabric>> StartLaunchedJob() {
+  fabric::MpiOptions options;
+  // Whose processes of one host cannot share memory, as in containers, wants 1.
+  if (const char* text = std::getenv("MEGALITH_RANKS_SHARING"); text != nullptr) {
+    const char* end = text + std::strlen(text);
+    const auto [rest, error] = std::from_chars(text, end, options.max_ranks_sharing);
+    if (error != std::errc() || rest != end) {
+      return Fail(ErrorCode::kUsage,
+                  "MEGALITH_RANKS_SHARING: the most ranks of a host that share memory expected, 0 "
+                  "for all; '{}' found",
+                  text);
+    }
+  }
+  return fabric::StartFabric(options);
+}
+
+ExitCode Main(int argc, char** argv) {
+  std::vector<std::string> arguments(argv, argv + argc);
+  if (!fabric::StartedByMpi()) return Run(std::move(arguments), nullptr);
+  auto fabric = StartLaunchedJob();
+  if (!fabric) return Report(tl::unexpected(fabric.error()), nullptr);
+  const ExitCode code = Run(std::move(arguments), fabric->get());
+  // The end of a job that has failed ends the process.
+  std::fflush(nullptr);
+  return code;
 }
 
 }  // namespace
@@ -138,7 +222,7 @@ int main(int argc, char** argv) {
   megalith::apps::ReserveStandardStreams();
   // The libraries do not throw; the standard library may, when memory runs out.
   try {
-    return static_cast<int>(megalith::apps::Run(argc, argv));
+    return static_cast<int>(megalith::apps::Main(argc, argv));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "megalith: error: %s\n", error.what());
     return static_cast<int>(megalith::apps::ExitCode::kRunFailed);

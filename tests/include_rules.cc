@@ -27,12 +27,12 @@ const std::map<std::string, std::vector<std::string>>& Table() {
       {"fabric", {"base"}},
       {"exec", {"base", "program", "weights", "kernels", "fabric"}},
       {"text", {"base"}},
-      {"engine", {"base", "exec", "program/compile", "weights", "model"}},
+      {"engine", {"base", "exec", "program/compile", "weights", "model", "fabric"}},
       {"bench", {"base", "engine", "exec", "program/compile", "kernels", "fabric"}},
       {"serve/http", {"base"}},
       {"serve/web", {}},
       {"serve", {"base", "engine", "text", "serve/http", "serve/web"}},
-      {"apps", {"base", "serve", "engine", "synth", "bench", "text", "trace"}},
+      {"apps", {"base", "serve", "engine", "synth", "bench", "text", "trace", "fabric"}},
       // The installed interface stands alone.
       {"include/megalith", {}},
   };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <set>
@@ -12,9 +13,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/topology.h"
+#include "engine/model_files.h"
+#include "engine/rank_leader.h"
+#include "engine/rank_place.h"
 #include "exec/cpu/engine.h"
 #include "exec/packed_cache.h"
 #include "exec/reference/interpreter.h"
+#include "fabric/agreement.h"
 #include "program/compile/compile.h"
 
 namespace megalith::engine {
@@ -23,6 +28,17 @@ namespace {
 constexpr std::int32_t kPageTokens = 64;
 /// The rest of a prompt of up to so many tokens need not pay for the largest step's buffers.
 constexpr std::int32_t kSmallStep = 8;
+/// A step of several ranks that takes longer ends the job: one of them computes for ever.
+constexpr std::int64_t kRankStepLimitMs = 600'000;
+
+/// Empty stays empty.
+Result<std::string> AbsolutePath(const std::string& path) {
+  if (path.empty()) return path;
+  std::error_code error;
+  const std::string absolute = std::filesystem::absolute(path, error).string();
+  if (error) return Fail(ErrorCode::kIo, "{}: {}", path, error.message());
+  return absolute;
+}
 
 /// Storage of the matrices a Program names, from which tensors exist. A segment serves many layers,
 /// so one name must be stored one way in all of them.
@@ -70,29 +86,104 @@ program::CompileOptions CompileOptionsFor(const Topology& topology, std::int32_t
 
 Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
                                              const EngineOptions& options) {
+  if (options.leader == nullptr) return LoadOnRank(directory, options, nullptr);
+  EngineOptions told = options;
+  const bool runs_bf16_kernels =
+      options.executor == ExecutorKind::kCpu && options.activation_dtype == DType::kBf16;
+  if (!told.isa && runs_bf16_kernels) {
+    MEGALITH_ASSIGN_OR_RETURN(told.isa, kernels::SelectIsa());  // not each rank its own best
+  }
+  // Other processes may have other working directories.
+  MEGALITH_ASSIGN_OR_RETURN(const std::string path, AbsolutePath(directory));
+  MEGALITH_ASSIGN_OR_RETURN(told.drafter, AbsolutePath(options.drafter));
+  MEGALITH_ASSIGN_OR_RETURN(told.packed_cache, AbsolutePath(options.packed_cache));
+  MEGALITH_ASSIGN_OR_RETURN(const std::uint32_t target, told.leader->AnnounceLoad(path, told));
+  MEGALITH_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                            LoadOnRank(path, told, &told.leader->place()));
+  engine->rank_target_ = target;
+  engine->executor_->SetMirror(told.leader->MakeMirror(target));
+  return engine;
+}
+
+Result<std::unique_ptr<Engine>> Engine::LoadOnRank(const std::string& directory,
+                                                   const EngineOptions& options,
+                                                   const RankPlace* place) {
   const std::int64_t start = NowNs();
-  MEGALITH_ASSIGN_OR_RETURN(weights::Checkpoint checkpoint,
-                            weights::Checkpoint::Open(directory, options.drafter));
-  std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint)));
+  auto checkpoint = weights::Checkpoint::Open(directory, options.drafter);
+  MEGALITH_RETURN_IF_ERROR(
+      AllOrNone(place, checkpoint ? Status() : tl::unexpected(checkpoint.error())));
+  std::unique_ptr<Engine> engine(new Engine(std::move(*checkpoint)));
+  engine->place_ = place;
   engine->options_ = options;
   engine->options_.progress = nullptr;
   engine->options_.cancel = nullptr;
+  if (place != nullptr) MEGALITH_RETURN_IF_ERROR(engine->CheckSameFiles());
   // Unknown tensors and keys do not stop a load, but nobody should have to ask for them.
   for (const std::string& warning : engine->checkpoint_.census().warnings) {
-    Log(LogLevel::kWarning, warning);
+    if (place == nullptr || place->fabric->rank() == 0) Log(LogLevel::kWarning, warning);
   }
   engine->timings_.open_seconds = SecondsSince(start);
   const std::int64_t compile_start = NowNs();
-  MEGALITH_RETURN_IF_ERROR(engine->Compile(options));
+  MEGALITH_RETURN_IF_ERROR(AllOrNone(place, engine->Compile(options)));
   engine->timings_.compile_seconds = SecondsSince(compile_start);
-  MEGALITH_RETURN_IF_ERROR(engine->MakeExecutor(options));
-  MEGALITH_RETURN_IF_ERROR(engine->CheckFirstStep());
+  MEGALITH_RETURN_IF_ERROR(AllOrNone(place, engine->PackWeights(options)));
+  MEGALITH_RETURN_IF_ERROR(AllOrNone(place, engine->MakeExecutor(options)));
+  MEGALITH_RETURN_IF_ERROR(engine->ReportRanks());
+  MEGALITH_RETURN_IF_ERROR(AllOrNone(place, engine->CheckFirstStep()));
   engine->timings_.load_seconds = SecondsSince(start) - engine->timings_.compile_seconds;
   return engine;
 }
 
+fabric::Fabric* Engine::fabric() const { return place_ == nullptr ? nullptr : place_->fabric; }
+
+std::int32_t Engine::num_ranks() const {
+  return place_ == nullptr ? 1 : static_cast<std::int32_t>(place_->fabric->num_ranks());
+}
+
+Status Engine::JobStatus() const { return place_ == nullptr ? Status() : place_->fabric->status(); }
+
+/// Of this rank alone.
+Result<Topology> Engine::FindTopology() const {
+  if (place_ != nullptr) return place_->cores.topology;
+  return DetectTopology();
+}
+
+WorkerPlacement Engine::FindPlacement(const Topology& topology) const {
+  WorkerPlacement placement = PlaceWorkers(topology, num_workers_);
+  if (place_ != nullptr && place_->cores.shares_cpus && !placement.oversubscribed) {
+    placement.cpus.clear();
+    placement.oversubscribed = true;
+    placement.description =
+        fmt::format("{} worker{}, OVERSUBSCRIBED: on CPUs of other ranks, too, not pinned",
+                    num_workers_, num_workers_ == 1 ? "" : "s");
+  }
+  return placement;
+}
+
+Status Engine::CheckSameFiles() const {
+  const auto files = IdentifyModelFiles(checkpoint_);
+  MEGALITH_RETURN_IF_ERROR(AllOrNone(place_, files ? Status() : tl::unexpected(files.error())));
+  return fabric::CheckAgreement(*place_->fabric, *files);
+}
+
+/// What runs where; of a job rank 0 tells it.
+Status Engine::ReportRanks() const {
+  if (place_ == nullptr) {
+    Log(LogLevel::kInfo, Describe());
+    return {};
+  }
+  const std::string mine = fmt::format("{}; {}", place_->fabric->Describe(), Describe());
+  MEGALITH_ASSIGN_OR_RETURN(const std::vector<fabric::Bytes> all,
+                            place_->fabric->AllGather(std::as_bytes(std::span(mine))));
+  if (place_->fabric->rank() != 0) return {};
+  for (const fabric::Bytes& bytes : all) {
+    Log(LogLevel::kInfo, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  return {};
+}
+
 Status Engine::Compile(const EngineOptions& options) {
-  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, FindTopology());
   if (options.num_workers < 0) {
     return Fail(ErrorCode::kUsage, "workers: at least 1 expected, {} given", options.num_workers);
   }
@@ -216,7 +307,23 @@ Result<std::vector<program::VerifiedProgram>> Engine::CompileShapes(
 }
 
 Result<Variant> Engine::MakeVariant(const VariantOptions& options) const {
-  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
+  if (options_.leader == nullptr) return MakeVariantOnRank(options);
+  RankLeader& leader = *options_.leader;
+  MEGALITH_ASSIGN_OR_RETURN(const std::uint32_t target,
+                            leader.AnnounceVariant(rank_target_, options));
+  MEGALITH_ASSIGN_OR_RETURN(Variant variant, MakeVariantOnRank(options));
+  variant.executor->SetMirror(leader.MakeMirror(target));
+  return variant;
+}
+
+Result<Variant> Engine::MakeVariantOnRank(const VariantOptions& options) const {
+  auto variant = BuildVariant(options);
+  MEGALITH_RETURN_IF_ERROR(AllOrNone(place_, variant ? Status() : tl::unexpected(variant.error())));
+  return variant;
+}
+
+Result<Variant> Engine::BuildVariant(const VariantOptions& options) const {
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, FindTopology());
   program::CompileOptions compile =
       CompileOptionsFor(topology, num_workers_, options.max_positions);
   compile.num_slots = options.num_sequences;
@@ -231,7 +338,8 @@ Result<Variant> Engine::MakeVariant(const VariantOptions& options) const {
   } else {
     MEGALITH_ASSIGN_OR_RETURN(cpu.isa, kernels::SelectIsa());
   }
-  cpu.placement = PlaceWorkers(topology, num_workers_);
+  cpu.placement = FindPlacement(topology);
+  cpu.step_timeout_ms = place_ == nullptr ? 0 : kRankStepLimitMs;
   cpu.huge_pages = options_.huge_pages;
   cpu.prefetch = options.prefetch;
   MEGALITH_ASSIGN_OR_RETURN(variant.executor,
@@ -250,17 +358,28 @@ Result<std::string> Engine::StateIdentity() const {
                      XXH3_64bits(settings.data(), settings.size()));
 }
 
-Status Engine::MakeExecutor(const EngineOptions& options) {
-  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, DetectTopology());
-  WorkerPlacement placement = PlaceWorkers(topology, num_workers_);
+Status Engine::PackWeights(const EngineOptions& options) {
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, FindTopology());
+  const WorkerPlacement placement = FindPlacement(topology);
   exec::PackOptions pack;
   pack.huge_pages = options.huge_pages;
   pack.worker_cpus = placement.cpus;
   pack.topology = &topology;
   pack.cache_directory = options.packed_cache;
   pack.cache_use = options.packed_cache_use;
+  CancelFlag stop;
   pack.progress = options.progress;
   pack.cancel = options.cancel;
+  if (place_ != nullptr) {
+    // Other ranks would wait for what is not wanted any more.
+    pack.cancel = &stop;
+    pack.progress = [&](const Progress& progress) {
+      const bool is_cancelled = options.cancel != nullptr && options.cancel->IsCancelled();
+      if (is_cancelled) place_->fabric->Abort("loading was stopped on request");
+      if (place_->fabric->failed()) stop.Cancel();
+      if (options.progress) options.progress(progress);
+    };
+  }
   // The Programs with proposals read all that the others read, and more.
   const auto& widest = std::max_element(
       programs_.begin(), programs_.end(),
@@ -270,7 +389,10 @@ Status Engine::MakeExecutor(const EngineOptions& options) {
   timings_.fill_seconds = weights.fill_seconds();
   timings_.cache_write_seconds = weights.cache_write_seconds();
   weights_.emplace(std::move(weights));
+  return {};
+}
 
+Status Engine::MakeExecutor(const EngineOptions& options) {
   if (options.executor == ExecutorKind::kReference) {
     isa_name_ = "reference";
     exec::ReferenceOptions reference;
@@ -286,9 +408,11 @@ Status Engine::MakeExecutor(const EngineOptions& options) {
     MEGALITH_ASSIGN_OR_RETURN(isa, kernels::SelectIsa());
   }
   isa_name_ = kernels::IsaName(isa);
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, FindTopology());
   exec::CpuEngineOptions cpu;
   cpu.isa = isa;
-  cpu.placement = std::move(placement);
+  cpu.placement = FindPlacement(topology);
+  cpu.step_timeout_ms = place_ == nullptr ? 0 : kRankStepLimitMs;
   cpu.huge_pages = options.huge_pages;
   MEGALITH_ASSIGN_OR_RETURN(executor_, exec::MakeCpuEngine(programs_, *weights_, std::move(cpu)));
   return {};
@@ -301,9 +425,13 @@ Status Engine::CheckFirstStep() {
       std::clamp<std::int64_t>(model().bos_token_id, 0, model().vocab_size - 1));
   const exec::Run run{0, 0, 1};
   const std::int32_t logit_row = 0;
-  MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput logits,
-                            executor_->Step({{&run, 1}, {&token, 1}, {&logit_row, 1}}));
-  const std::span<const float> row = logits.Row(0);
+  const auto logits = executor_->Step({{&run, 1}, {&token, 1}, {&logit_row, 1}});
+  if (!logits) {
+    // Other ranks may be in the middle of theirs.
+    if (place_ != nullptr) place_->fabric->Abort(logits.error().message);
+    return tl::unexpected(logits.error());
+  }
+  const std::span<const float> row = logits->Row(0);
   const auto bad = std::find_if(row.begin(), row.end(), [](float x) { return !std::isfinite(x); });
   if (bad != row.end()) {
     return Fail(ErrorCode::kNumeric,

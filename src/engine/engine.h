@@ -23,7 +23,14 @@
 #include "program/verifier.h"
 #include "weights/checkpoint.h"
 
+namespace megalith::fabric {
+class Fabric;
+}
+
 namespace megalith::engine {
+
+class RankLeader;
+struct RankPlace;
 
 enum class ExecutorKind { kCpu, kReference };
 
@@ -54,6 +61,11 @@ struct EngineOptions {
   std::string packed_cache;  ///< folder of packed-cache files; empty: none (exec::PackOptions)
   exec::CacheUse packed_cache_use = exec::CacheUse::kMap;
   bool lora_norm_uses_rms_eps = false;  ///< eps of q_a/kv_a norms: rms_norm_eps instead of 1e-6
+  /// Rank 0 of a job whose ranks all load the engine, each with num_workers (0: its part of its
+  /// host's cores); null: one rank.
+  RankLeader* leader = nullptr;
+  std::int32_t tensor_parallel = 0;  ///< ranks that share each matrix; 0: chosen by cost
+  std::int32_t expert_parallel = 0;  ///< groups of ranks that share the experts; 0: chosen by cost
   ProgressCallback progress;
   const CancelFlag* cancel = nullptr;
 };
@@ -87,9 +99,15 @@ class Engine {
  public:
   /// Errors: those of Checkpoint::Open, program::Compile, Verify, PackedWeights::Pack and the
   /// executors; kNumeric if a first step gives logits that are not finite or all equal (a
-  /// checkpoint that cannot be right).
+  /// checkpoint that cannot be right). With a leader also kUsage for files that differ between
+  /// ranks, and the errors of other ranks, each with its number; kIo if the job fails.
   static Result<std::unique_ptr<Engine>> Load(const std::string& directory,
                                               const EngineOptions& options);
+
+  /// What Load does on each rank of a job; null: there is none. Collective, with equal options.
+  static Result<std::unique_ptr<Engine>> LoadOnRank(const std::string& directory,
+                                                    const EngineOptions& options,
+                                                    const RankPlace* place);
 
   const model::Model& model() const { return checkpoint_.model(); }
   const weights::Checkpoint& checkpoint() const { return checkpoint_; }
@@ -101,6 +119,13 @@ class Engine {
   /// the engine must outlive: to compare forms of one model in one process. Its workers sleep while
   /// another executor runs. Errors: those of Load.
   Result<Variant> MakeVariant(const VariantOptions& options) const;
+  /// What MakeVariant does on each rank of a job. Collective.
+  Result<Variant> MakeVariantOnRank(const VariantOptions& options) const;
+  /// Null if there is one rank.
+  fabric::Fabric* fabric() const;
+  std::int32_t num_ranks() const;
+  /// Fine, or why the job of several ranks has failed: no step will ever run again. Thread-safe.
+  Status JobStatus() const;
   const exec::PackedWeights& weights() const { return *weights_; }
   const LoadTimings& timings() const { return timings_; }
   /// Name of the instruction-set path that runs, e.g. "avx512"; "reference" for the interpreter.
@@ -128,15 +153,23 @@ class Engine {
     std::int32_t num_drafts = 0;
   };
 
+  Result<Topology> FindTopology() const;
+  WorkerPlacement FindPlacement(const Topology& topology) const;
+  Status CheckSameFiles() const;
+  Status ReportRanks() const;
   Status Compile(const EngineOptions& options);
   Result<std::int32_t> NumPages(const EngineOptions& options, std::int32_t page_tokens) const;
   std::vector<ProgramShape> Shapes(const EngineOptions& options) const;
   Result<std::vector<program::VerifiedProgram>> CompileShapes(
       program::CompileOptions compile, const std::vector<ProgramShape>& shapes,
       std::int32_t logit_rows) const;
+  Result<Variant> BuildVariant(const VariantOptions& options) const;
+  Status PackWeights(const EngineOptions& options);
   Status MakeExecutor(const EngineOptions& options);
   Status CheckFirstStep();
 
+  const RankPlace* place_ = nullptr;  // null: one rank
+  std::uint32_t rank_target_ = 0;     // what the leader calls this engine
   weights::Checkpoint checkpoint_;
   std::vector<program::VerifiedProgram> programs_;
   std::optional<exec::PackedWeights> weights_;

@@ -116,7 +116,8 @@ class GenerationListener {
   /// (FinishReason::kStop).
   virtual bool OnToken(const GeneratedToken& token) = 0;
   /// Exactly once, after everything else. Errors: kNumeric (the model gave no distribution), kUsage
-  /// (the request leaves no token to choose), kOutOfMemory, kInternal.
+  /// (the request leaves no token to choose), kOutOfMemory, kInternal, kIo (the job of several
+  /// ranks has failed).
   virtual void OnFinish(const Result<GenerationSummary>& summary) = 0;
 };
 
@@ -133,7 +134,8 @@ struct GenerationView {
 
 /// Counters only grow.
 struct GeneratorStatus {
-  std::size_t max_running = 0;  ///< generations that can run at once
+  std::optional<Error> failure;  ///< why nothing will ever be generated again
+  std::size_t max_running = 0;   ///< generations that can run at once
   std::size_t max_queued = 0;
   std::vector<GenerationView> generations;  ///< running ones, then the queue in order
 
@@ -169,7 +171,8 @@ class Generator {
   /// Queues a request; the listener hears of it from another thread, maybe before this returns.
   /// Errors, and the listener hears nothing: kUsage and kOutOfRange for what no engine could run
   /// (empty prompt, token ids, sampling, a prompt that leaves no room for a token: both numbers are
-  /// named), kUnsupported, kBusy if the queue is full, kCancelled after Stop.
+  /// named), kUnsupported, kBusy if the queue is full, kCancelled after Stop, GeneratorStatus's
+  /// failure.
   virtual Result<GenerationId> Submit(GenerationRequest request,
                                       std::shared_ptr<GenerationListener> listener) = 0;
 

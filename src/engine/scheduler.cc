@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/align.h"
 #include "base/clock.h"
@@ -19,6 +20,7 @@ constexpr std::size_t kShortPrompt = 64;
 constexpr std::size_t kLeastSpacing = 16;
 /// Weight of the latest step in answer_step_seconds_.
 constexpr double kStepWeight = 0.1;
+constexpr std::chrono::milliseconds kRankPoll{100};
 
 Status CheckOptions(const SchedulerOptions& options) {
   if (options.prompt_rows_beside_answers < 1) {
@@ -118,6 +120,12 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
 
 Status Scheduler::OpenStore() {
   if (options_.prefix_store.empty()) return {};
+  if (engine_.num_ranks() > 1) {
+    return Fail(ErrorCode::kUnsupported,
+                "{}: sequences of {} ranks cannot be kept in a folder; the prefix cache in memory "
+                "works",
+                options_.prefix_store, engine_.num_ranks());
+  }
   PrefixStoreOptions store;
   store.directory = options_.prefix_store;
   MEGALITH_ASSIGN_OR_RETURN(store.identity, engine_.StateIdentity());
@@ -164,7 +172,7 @@ Result<GenerationId> Scheduler::Submit(GenerationRequest request,
                 logit_rows);
   }
   const std::lock_guard lock(mutex_);
-  if (broken_) return tl::unexpected(*broken_);
+  if (status_.failure) return tl::unexpected(*status_.failure);
   if (stop_) return Fail(ErrorCode::kCancelled, "the scheduler is ending");
   // A request that can begin at once does not wait.
   if (queue_.size() + status_.generations.size() >= status_.max_running + options_.max_queued) {
@@ -202,6 +210,11 @@ GeneratorStatus Scheduler::GetStatus() const {
   return status;
 }
 
+std::optional<Error> Scheduler::failure() const {
+  const std::lock_guard lock(mutex_);
+  return status_.failure;
+}
+
 void Scheduler::Loop() {
   while (WaitForWork()) {
     TakeCancelled();
@@ -216,10 +229,20 @@ void Scheduler::Loop() {
 
 bool Scheduler::WaitForWork() {
   std::unique_lock lock(mutex_);
-  wake_.wait(lock, [this] {
+  const auto has_work = [this] {
     return stop_ || !queue_.empty() || !cancelled_.empty() || !running_.empty();
-  });
+  };
+  if (engine_.num_ranks() == 1) {
+    wake_.wait(lock, has_work);
+  } else {
+    // Other ranks may fail while nobody asks for anything.
+    while (!wake_.wait_for(lock, kRankPoll, has_work)) NoticeFailure(engine_.JobStatus());
+  }
   return !stop_;
+}
+
+void Scheduler::NoticeFailure(const Status& status) {
+  if (!status && !status_.failure) status_.failure = status.error();
 }
 
 void Scheduler::TakeCancelled() {
@@ -353,10 +376,9 @@ void Scheduler::RunStep() {
   if (!step) {
     // Its sequences are lost; if the executor cannot go on, so are all that follow.
     for (const Part& part : parts_) Finish(*part.running, tl::unexpected(step.error()));
-    if (step.error().code == ErrorCode::kInternal) {
-      const std::lock_guard lock(mutex_);
-      broken_ = step.error();
-    }
+    const std::lock_guard lock(mutex_);
+    if (step.error().code == ErrorCode::kInternal) NoticeFailure(tl::unexpected(step.error()));
+    NoticeFailure(engine_.JobStatus());
     return;
   }
   {

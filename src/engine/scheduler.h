@@ -45,7 +45,8 @@ struct SchedulerOptions {
 class Scheduler : public Generator {
  public:
   /// Starts the thread. Nobody else may run steps on `engine`, which must outlive the scheduler.
-  /// Errors: kUsage for options that make no sense, those of PrefixStore::Open.
+  /// Errors: kUsage for options that make no sense, kUnsupported for a prefix store with an engine
+  /// of several ranks, those of PrefixStore::Open.
   static Result<std::unique_ptr<Scheduler>> Start(Engine& engine, const SchedulerOptions& options);
   ~Scheduler() override;
 
@@ -58,6 +59,8 @@ class Scheduler : public Generator {
                               std::shared_ptr<GenerationListener> listener) override;
   void Cancel(GenerationId id) override;
   GeneratorStatus GetStatus() const override;
+  /// GeneratorStatus's, at less cost.
+  std::optional<Error> failure() const;
 
  private:
   struct Waiting {
@@ -82,6 +85,8 @@ class Scheduler : public Generator {
   std::int64_t PagesFor(const GenerationRequest& request) const;
 
   void Loop();
+  /// Under mutex_.
+  void NoticeFailure(const Status& status);
   /// False: it is time to end.
   bool WaitForWork();
   void TakeCancelled();
@@ -137,8 +142,7 @@ class Scheduler : public Generator {
   std::unordered_set<GenerationId> cancelled_;
   GenerationId next_id_ = 1;
   bool stop_ = false;
-  std::optional<Error> broken_;  // the executor can run no more steps
-  GeneratorStatus status_;       // generations: running ones only
+  GeneratorStatus status_;  // generations: running ones only
 
   std::thread thread_;
 };

@@ -14,8 +14,10 @@
 
 namespace megalith::exec {
 
+class CallMirror;
 class DeviceMemory;
 class Snapshot;
+struct Call;
 
 /// Consecutive tokens of the sequence that lives in `slot`, at positions first_position and up.
 struct Run {
@@ -94,7 +96,8 @@ struct ExecutorLimits {
   std::int32_t max_next_drafts = 0;  ///< proposals of the drafter; 0: there is none
 };
 
-/// One step at a time: calls must not overlap.
+/// One step at a time: calls must not overlap. With a mirror (call_mirror.h) each call that changes
+/// the executor is announced there before it is made.
 class Executor {
  public:
   explicit Executor(std::unique_ptr<DeviceMemory> memory);
@@ -104,7 +107,7 @@ class Executor {
   /// row, slot, position), kOutOfMemory says how many cache pages are missing; the sequences are
   /// then as before. After any other error the sequences of this step are lost and have to restart
   /// at position 0.
-  virtual Result<StepOutput> Step(const StepInput& input) = 0;
+  Result<StepOutput> Step(const StepInput& input);
 
   /// Takes back the last tokens of the sequence in `slot`, to `length`: only drafts that its last
   /// step kept. kOutOfRange otherwise, with both lengths.
@@ -127,6 +130,10 @@ class Executor {
 
   const ExecutorLimits& limits() const;
 
+  /// From now on calls are repeated by `mirror`, which is destroyed after everything else of the
+  /// executor. Once, before there are sequences or snapshots.
+  void SetMirror(std::unique_ptr<CallMirror> mirror);
+
   /// State and buffers, for reports and for tests that compare them between executors.
   const DeviceMemory& memory() const { return *memory_; }
 
@@ -140,10 +147,20 @@ class Executor {
   virtual std::string Describe() const = 0;
 
  protected:
+  virtual Result<StepOutput> RunStep(const StepInput& input) = 0;
+
   DeviceMemory& device() { return *memory_; }
   const DeviceMemory& device() const { return *memory_; }
 
  private:
+  template <typename Make>
+  auto Mirrored(const Call& call, Make&& make) -> decltype(make());
+  Result<std::unique_ptr<Snapshot>> Named(Call call,
+                                          Result<std::unique_ptr<Snapshot>> (*make)(DeviceMemory&,
+                                                                                    const Call&));
+
+  std::unique_ptr<CallMirror> mirror_;  // null: nobody repeats anything
+  std::uint64_t num_snapshots_ = 0;     // names given so far
   std::unique_ptr<DeviceMemory> memory_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <new>
 
+#include "exec/call_mirror.h"
 #include "exec/device_memory.h"
 
 namespace megalith::exec {
@@ -14,7 +15,10 @@ Snapshot::Snapshot(DeviceMemory& memory, std::int32_t length, std::size_t copied
       copies_(new (std::nothrow) std::byte[copied_bytes]),
       pages_(std::move(pages)) {}
 
-Snapshot::~Snapshot() { memory_.ReleasePages(pages_); }
+Snapshot::~Snapshot() {
+  memory_.ReleasePages(pages_);
+  if (mirror_ != nullptr) mirror_->SnapshotDestroyed(name_);
+}
 
 std::vector<std::span<std::byte>> Snapshot::MutableContents() {
   std::vector<std::span<std::byte>> contents = memory_.PageContents(length_, pages_);

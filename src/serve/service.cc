@@ -244,7 +244,15 @@ EndpointResult Service::RunOnModel(const Route& route, std::shared_ptr<http::Exc
   return route.on_model(context, std::move(exchange));
 }
 
+std::optional<ApiError> Service::Failure() const {
+  const auto status = GeneratorStatus();
+  if (!status || !status->failure) return std::nullopt;
+  return MakeError(ApiErrorCode::kShuttingDown,
+                   "the server has failed: " + status->failure->message);
+}
+
 void Service::GetHealth(http::Exchange& exchange) {
+  if (const auto failure = Failure()) return exchange.Respond(ErrorResponse(*failure));
   RespondJson(exchange, JsonObject({{"status", Json("ok")}}));
 }
 
@@ -254,6 +262,8 @@ void Service::GetReady(http::Exchange& exchange) {
   } else if (draining_) {
     exchange.Respond(
         ErrorResponse(MakeError(ApiErrorCode::kShuttingDown, "the server is shutting down")));
+  } else if (const auto failure = Failure()) {
+    exchange.Respond(ErrorResponse(*failure));
   } else {
     RespondJson(exchange, JsonObject({{"status", Json("ready")}}));
   }

@@ -48,7 +48,9 @@ class Service {
   EndpointResult RunOnModel(const Route& route, std::shared_ptr<http::Exchange> exchange);
   std::shared_ptr<const ServedModel> model() const;
   ApiError LoadingError() const;
-  bool ready() const { return model() != nullptr && !draining_; }
+  /// Why nothing will ever be generated again.
+  std::optional<ApiError> Failure() const;
+  bool ready() const { return model() != nullptr && !draining_ && !Failure(); }
 
   // Endpoints that need no model.
   void GetHealth(http::Exchange& exchange);

@@ -6,7 +6,6 @@
 
 #include "base/affinity.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/spin.h"
 #include "exec/cpu/futex.h"
 #include "exec/cpu/step_log.h"
@@ -76,11 +75,21 @@ class CpuEngine : public Executor {
       turn.Once();
     }
     for (Status& status : pinned_) MEGALITH_RETURN_IF_ERROR(std::move(status));
-    LogFormat(LogLevel::kInfo, "{}", Describe());
     return {};
   }
 
-  Result<StepOutput> Step(const StepInput& input) override {
+  void TraceEveryStep() override { step_log_.TraceEveryStep(); }
+  program::Trace ReadTrace() const override { return step_log_.Read(rings_, device()); }
+
+  std::string Describe() const override {
+    const WorkerPlacement& placement = options_.placement;
+    return fmt::format("cpu engine, {}, {} workers, {}{}", kernels::IsaName(options_.isa),
+                       workers_.size(), placement.cpus.empty() ? "not pinned" : "pinned",
+                       placement.description.empty() ? "" : ": " + placement.description);
+  }
+
+ protected:
+  Result<StepOutput> RunStep(const StepInput& input) override {
     if (abandon_.load(std::memory_order_relaxed)) {
       return Fail(ErrorCode::kInternal, "the engine has stopped: an earlier step was abandoned");
     }
@@ -93,16 +102,6 @@ class CpuEngine : public Executor {
     device().FinishStep(index, status.has_value());
     if (!status) return tl::unexpected<Error>(std::move(status).error());
     return device().Output(index);
-  }
-
-  void TraceEveryStep() override { step_log_.TraceEveryStep(); }
-  program::Trace ReadTrace() const override { return step_log_.Read(rings_, device()); }
-
-  std::string Describe() const override {
-    const WorkerPlacement& placement = options_.placement;
-    return fmt::format("cpu engine, {}, {} workers, {}{}", kernels::IsaName(options_.isa),
-                       workers_.size(), placement.cpus.empty() ? "not pinned" : "pinned",
-                       placement.description.empty() ? "" : ": " + placement.description);
   }
 
  private:

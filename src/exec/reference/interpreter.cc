@@ -47,7 +47,14 @@ class Interpreter : public Executor {
     }
   }
 
-  Result<StepOutput> Step(const StepInput& input) override {
+  std::string Describe() const override {
+    return fmt::format(
+        "reference interpreter, {} workers in turn, {}", device().program(0)->num_workers,
+        options_.numerics.order == kernels::DotOrder::kSplitPairs ? "split pairs" : "joined pairs");
+  }
+
+ protected:
+  Result<StepOutput> RunStep(const StepInput& input) override {
     MEGALITH_ASSIGN_OR_RETURN(const std::size_t index, device().BeginStep(input));
     const kernels::ScopedFlushDenormals flush;
     Status status = RunWorkers(index);
@@ -57,12 +64,6 @@ class Interpreter : public Executor {
       return tl::unexpected<Error>(std::move(status).error());
     }
     return device().Output(index);
-  }
-
-  std::string Describe() const override {
-    return fmt::format(
-        "reference interpreter, {} workers in turn, {}", device().program(0)->num_workers,
-        options_.numerics.order == kernels::DotOrder::kSplitPairs ? "split pairs" : "joined pairs");
   }
 
  private:
