@@ -154,13 +154,13 @@ std::optional<ExitCode> Parse(CLI::App& app, std::vector<std::string>& arguments
 }
 
 Status RunCommand(Cli& cli) {
-  // A path that does not exist or does not run here is an error for every command.
-  if (const auto isa = ChooseIsa(cli.common); !isa) return tl::unexpected(isa.error());
   const std::string build = fmt::format("{} {}", MEGALITH_VERSION, BuildCommit());
   if (cli.fabric != nullptr && cli.fabric->rank() != 0 && !cli.runs_on_every_rank) {
     IgnoreInterrupts();
     return engine::FollowLeader(*cli.fabric, build);
   }
+  // A path that does not exist or does not run here is an error for every command.
+  if (const auto isa = ChooseIsa(cli.common); !isa) return tl::unexpected(isa.error());
   RankJob ranks(cli.runs_on_every_rank ? nullptr : cli.fabric, cli.cancel);
   MEGALITH_RETURN_IF_ERROR(ranks.Start(build));
   cli.ranks = &ranks;
