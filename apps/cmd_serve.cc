@@ -26,6 +26,7 @@
 #include "exec/device_memory.h"
 #include "loading.h"
 #include "model/config.h"
+#include "rank_job.h"
 #include "serve/http/server.h"
 #include "serve/service.h"
 #include "serve/web/index_page.h"
@@ -186,13 +187,20 @@ Status Serve(ServeOptions& options, const Cli& cli) {
       access_log->Write(record);
     };
   }
+  MEGALITH_ASSIGN_OR_RETURN(engine::RankLeader* const leader, cli.ranks->Lead(options.load.ranks));
+  if (leader != nullptr && !options.scheduler.prefix_store.empty()) {
+    return Fail(ErrorCode::kUnsupported,
+                "--cache-dir: sequences of several ranks cannot be kept in a folder yet");
+  }
   if (options.no_prefix_cache) {
     options.scheduler.prefix_cache_bytes = 0;
   } else if (options.prefix_cache_bytes > 0) {
     options.scheduler.prefix_cache_bytes = options.prefix_cache_bytes;
   } else {
+    // Each rank of this machine takes as much.
+    const std::uint32_t num_ranks = leader == nullptr ? 1 : leader->fabric().num_local_ranks();
     options.scheduler.prefix_cache_bytes =
-        static_cast<std::int64_t>(ReadMemoryStatus().available_bytes / kCacheShare);
+        static_cast<std::int64_t>(ReadMemoryStatus().available_bytes / kCacheShare / num_ranks);
   }
   options.scheduler.prefix_store_bytes = options.prefix_store_bytes;
 

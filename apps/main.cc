@@ -159,11 +159,11 @@ Status RunCommand(Cli& cli) {
     IgnoreInterrupts();
     return engine::FollowLeader(*cli.fabric, build);
   }
-  // A path that does not exist or does not run here is an error for every command.
-  if (const auto isa = ChooseIsa(cli.common); !isa) return tl::unexpected(isa.error());
   RankJob ranks(cli.runs_on_every_rank ? nullptr : cli.fabric, cli.cancel);
   MEGALITH_RETURN_IF_ERROR(ranks.Start(build));
   cli.ranks = &ranks;
+  // A path that does not exist or does not run here is an error for every command.
+  if (const auto isa = ChooseIsa(cli.common); !isa) return tl::unexpected(isa.error());
   MEGALITH_RETURN_IF_ERROR(cli.command());
   return FlushResults();
 }

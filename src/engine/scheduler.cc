@@ -121,9 +121,7 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
 Status Scheduler::OpenStore() {
   if (options_.prefix_store.empty()) return {};
   if (engine_.num_ranks() > 1) {
-    return Fail(ErrorCode::kUnsupported,
-                "{}: sequences of {} ranks cannot be kept in a folder; the prefix cache in memory "
-                "works",
+    return Fail(ErrorCode::kUnsupported, "{}: sequences of {} ranks cannot be kept in a folder yet",
                 options_.prefix_store, engine_.num_ranks());
   }
   PrefixStoreOptions store;

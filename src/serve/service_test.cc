@@ -147,6 +147,16 @@ TEST_F(ServiceTest, LoadingIsAliveButNotReady) {
   service_.reset();
 }
 
+TEST_F(ServiceTest, WhoCannotGenerateAnyMoreIsNotHealthy) {
+  EXPECT_EQ(Get("/health")["status"], "ok");
+  generator_->SetFailure({ErrorCode::kIo, "rank 2 has died"});
+  for (const char* path : {"/health", "/ready"}) {
+    const json error = Get(path, 503)["error"];
+    EXPECT_EQ(error["message"], "the server has failed: rank 2 has died");
+  }
+  EXPECT_EQ(Get("/status")["ready"], false);
+}
+
 TEST_F(ServiceTest, DrainingFinishesWhatRuns) {
   generator_->Pause();
   generator_->Play(Spelled(Answer("", "last words")));

@@ -234,6 +234,27 @@ def case_commands_without_engines():
         with_job(Job(mpirun(3, arguments)), body)
 
 
+def case_only_rank_0_complains():
+    def body(job):
+        check(job.wait() == 2, "exit code 2 expected")
+        lines = job.stderr().splitlines()
+        check(len(lines) == 1 and "nonsense" in lines[0], "one message expected")
+    with_job(Job(mpirun(3, ["tokenize", "x"]), {"MEGALITH_FORCE_ISA": "nonsense"}), body)
+    command = ["mpirun", "-n", "1", MEGALITH, *MODEL_ARGUMENTS, ":", "-n", "1", "env",
+               "MEGALITH_FORCE_ISA=nonsense", MEGALITH]
+
+    def runs(job):
+        check(job.wait() == 0, "exit code 0 expected")
+    with_job(Job(command), runs)
+
+
+def case_no_folder_of_prefixes():
+    def body(job):
+        check(job.wait() == 3, "exit code 3 expected")
+        check("--cache-dir" in job.stderr(), "a message expected")
+    with_job(Job(mpirun(2, [*SERVE, "--cache-dir", "/tmp/never"])), body)
+
+
 def await_moment(job, moment):
     if moment == "load":
         job.await_that(lambda: len([rank for rank in job.processes() if rank >= 0]) == 3, "rank")
@@ -253,12 +274,9 @@ def end_rank(number, rank, moment, launcher):
         await_moment(job, moment)
         job.send(number, rank)
         check(job.wait() != 0, "an exit code other than 0 expected")
-        # The launcher may be faster than any message about a dead process.
+        # The launcher may be faster than any message about a dead process, or drop it.
         if number == signal.SIGSTOP:
             check(f"rank {rank} (process" in job.stderr(), "a message that names the rank expected")
-        elif launcher and moment != "load":
-            check(f"rank {rank} (process" in job.stderr() and "has died" in job.stderr(),
-                  "a message that names the rank expected")
     with_job(Job(mpirun(3, arguments, launcher)), body)
 
 
@@ -317,20 +335,23 @@ def case_a_server_answers_and_ends_in_order():
 
 def case_an_idle_server_notices():
     for number, rank in ((signal.SIGKILL, 0), (signal.SIGKILL, 1), (signal.SIGKILL, 2),
-                         (signal.SIGSTOP, 2)):
+                         (signal.SIGSTOP, 1)):
+        stops = number == signal.SIGSTOP
+
         def body(server):
             check(server.health() == 200, "health")
             server.send(number, rank)
             seen = set()
-            while server.process.poll() is None and len(seen) < 10000:
+            end = time.monotonic() + LIMIT
+            while server.process.poll() is None and time.monotonic() < end:
                 seen.add(server.health())
                 time.sleep(0.02)
-                check(number == signal.SIGSTOP or 200 not in seen or len(seen) < 3, "health")
             check(server.wait() != 0, "an exit code other than 0 expected")
-            if rank != 0:
+            check(seen <= {200, 503, 0}, f"health: {seen}")
+            if stops:
                 check(f"rank {rank} (process" in server.stderr(),
                       "a message that names the rank expected")
-        with_job(Server(mpirun(3, SERVE, NO_CLEAN_UP)), body)
+        with_job(Server(mpirun(3, SERVE, [] if stops else NO_CLEAN_UP)), body)
 
 
 def case_a_busy_server_ends_its_answers():

@@ -108,9 +108,15 @@ void ScriptedGenerator::Cancel(engine::GenerationId id) {
   changed_.notify_all();
 }
 
+void ScriptedGenerator::SetFailure(Error failure) {
+  const std::lock_guard lock(mutex_);
+  failure_ = std::move(failure);
+}
+
 engine::GeneratorStatus ScriptedGenerator::GetStatus() const {
   const std::lock_guard lock(mutex_);
   engine::GeneratorStatus status;
+  status.failure = failure_;
   status.max_running = 8;
   status.max_queued = 64;
   status.num_submitted = requests_.size();

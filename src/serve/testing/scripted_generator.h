@@ -38,6 +38,8 @@ class ScriptedGenerator : public engine::Generator {
   /// Nothing but cancelling happens until Resume. `after_tokens`: of each generation, so many more.
   void Pause(std::size_t after_tokens = 0);
   void Resume();
+  /// GeneratorStatus's.
+  void SetFailure(Error failure);
   /// Until every generation has ended.
   void WaitIdle();
   /// Until this many requests were submitted, and as much was said as Pause allows.
@@ -90,6 +92,7 @@ class ScriptedGenerator : public engine::Generator {
   std::map<engine::GenerationId, int> cancels_;
   std::size_t num_tokens_ = 0;
   std::uint64_t num_finished_ = 0;
+  std::optional<Error> failure_;
   bool paused_ = false;
   std::size_t pause_after_ = 0;
   bool stop_ = false;
