@@ -212,18 +212,18 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
                    "proposes as many")
       ->type_name("PATH");
   command
-      ->add_option("--ranks", options->ranks.num_ranks,
+      ->add_option("--ranks", options->ranks.request.num_ranks,
                    "Ranks that share the model; without --tp and --ep in the fastest layout by "
                    "estimate, whose reasons are printed")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
   command
-      ->add_option("--tp", options->ranks.tensor_parallel,
+      ->add_option("--tp", options->ranks.request.tensor_parallel,
                    "Ranks that split every expert (tensor parallel)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
   command
-      ->add_option("--ep", options->ranks.expert_parallel,
+      ->add_option("--ep", options->ranks.request.expert_parallel,
                    "Groups of ranks that experts are dealt out to (expert parallel)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));

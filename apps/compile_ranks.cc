@@ -21,37 +21,6 @@ using program::LayoutEstimate;
 using program::Program;
 using program::RankLayout;
 
-/// Estimates of the layouts that are possible, the one to compile first.
-Result<std::vector<LayoutEstimate>> OrderedLayouts(const model::Model& model,
-                                                   const program::CompileOptions& compile,
-                                                   const RankOptions& ranks) {
-  const bool chosen = ranks.tensor_parallel > 0 || ranks.expert_parallel > 0;
-  RankLayout wanted{std::max(ranks.tensor_parallel, 1), std::max(ranks.expert_parallel, 1)};
-  if (chosen && ranks.num_ranks > 0) {
-    // The one that is not given follows from the number of ranks.
-    if (ranks.tensor_parallel == 0)
-      wanted.tensor_parallel = ranks.num_ranks / wanted.expert_parallel;
-    if (ranks.expert_parallel == 0)
-      wanted.expert_parallel = ranks.num_ranks / wanted.tensor_parallel;
-    if (wanted.NumRanks() != ranks.num_ranks) {
-      return Fail(ErrorCode::kUsage, "--ranks {}: not --tp {} x --ep {}", ranks.num_ranks,
-                  wanted.tensor_parallel, wanted.expert_parallel);
-    }
-  }
-  if (chosen) MEGALITH_RETURN_IF_ERROR(program::CheckRankLayout(model, wanted));
-  const std::int32_t num_ranks = chosen ? wanted.NumRanks() : ranks.num_ranks;
-  MEGALITH_ASSIGN_OR_RETURN(std::vector<LayoutEstimate> layouts,
-                            EstimateLayouts(model, compile, num_ranks, ranks.machine));
-  if (chosen) {
-    const auto found =
-        std::find_if(layouts.begin(), layouts.end(), [&wanted](const LayoutEstimate& estimate) {
-          return estimate.layout.tensor_parallel == wanted.tensor_parallel;
-        });
-    std::rotate(layouts.begin(), found, found + 1);
-  }
-  return layouts;
-}
-
 /// Calls function(rank) for all ranks on as many threads as there are cores; the first error.
 template <typename Function>
 Status ForEachRank(std::int32_t num_ranks, Function function) {
@@ -245,7 +214,7 @@ void PrintJson(const Job& job, const std::vector<LayoutEstimate>& layouts, const
 Status CompileRanks(const model::Model& model, const program::CompileOptions& compile,
                     const RankOptions& ranks, bool json) {
   MEGALITH_ASSIGN_OR_RETURN(const std::vector<LayoutEstimate> layouts,
-                            OrderedLayouts(model, compile, ranks));
+                            ChooseLayout(model, compile, ranks.request, ranks.machine));
   MEGALITH_ASSIGN_OR_RETURN(const Job job, CompileAll(model, compile, layouts.front().layout));
   MEGALITH_ASSIGN_OR_RETURN(const ReadBytes reads, CountReads(model, compile, job));
   if (json) {

@@ -11,11 +11,11 @@
 namespace megalith::apps {
 
 struct RankOptions {
-  std::int32_t num_ranks = 0;  ///< 0: tensor_parallel * expert_parallel
-  std::int32_t tensor_parallel = 0;
-  std::int32_t expert_parallel = 0;
+  program::LayoutRequest request;
   program::RankMachine machine;
-  bool AreGiven() const { return num_ranks > 0 || tensor_parallel > 0 || expert_parallel > 0; }
+  bool AreGiven() const {
+    return request.num_ranks > 0 || request.tensor_parallel > 0 || request.expert_parallel > 0;
+  }
 };
 
 /// Compiles and proves every rank's Program and all of them together, and prints what a step of the

@@ -21,6 +21,8 @@
 #include "exec/reference/interpreter.h"
 #include "fabric/agreement.h"
 #include "program/compile/compile.h"
+#include "program/compile/layout_choice.h"
+#include "program/exchange.h"
 
 namespace megalith::engine {
 namespace {
@@ -136,6 +138,10 @@ Result<std::unique_ptr<Engine>> Engine::LoadOnRank(const std::string& directory,
 
 fabric::Fabric* Engine::fabric() const { return place_ == nullptr ? nullptr : place_->fabric; }
 
+std::int32_t Engine::rank() const {
+  return place_ == nullptr ? 0 : static_cast<std::int32_t>(place_->fabric->rank());
+}
+
 std::int32_t Engine::num_ranks() const {
   return place_ == nullptr ? 1 : static_cast<std::int32_t>(place_->fabric->num_ranks());
 }
@@ -214,11 +220,47 @@ Status Engine::Compile(const EngineOptions& options) {
   rows_per_step_ = std::max(rows_per_step_, options.max_drafts + 1);
   const std::int32_t logit_rows =
       std::max(options.logit_rows_per_step, options.num_sequences * (options.max_drafts + 1));
+  MEGALITH_RETURN_IF_ERROR(ChooseLayout(options, &compile));
   MEGALITH_ASSIGN_OR_RETURN(programs_, CompileShapes(compile, Shapes(options), logit_rows));
   program_hash_ = programs_.front().hash();
   bytes_per_token_ =
       program::CountStepBytes(*programs_.front(), 1, model().moe.num_experts_per_token).Source();
   return {};
+}
+
+/// For steps of one token, or of one token and its drafts, of every sequence.
+Status Engine::ChooseLayout(const EngineOptions& options, program::CompileOptions* compile) {
+  const std::int32_t ranks = num_ranks();
+  if (ranks == 1 && options.tensor_parallel <= 1 && options.expert_parallel <= 1) return {};
+  program::CompileOptions step = *compile;
+  step.max_rows = std::min(options.num_sequences * (options.max_drafts + 1), rows_per_step_);
+  step.max_logit_rows = step.max_rows;
+  const program::LayoutRequest request{ranks, options.tensor_parallel, options.expert_parallel};
+  MEGALITH_ASSIGN_OR_RETURN(const std::vector<program::LayoutEstimate> layouts,
+                            program::ChooseLayout(model(), step, request));
+  layout_ = layouts.front().layout;
+  compile->ranks = layout_;
+  compile->rank = rank();
+  if (compile->rank == 0) {
+    LogFormat(LogLevel::kInfo,
+              "{} ranks: tensor parallel {} x expert parallel {}, {} exchanges a step", ranks,
+              layout_.tensor_parallel, layout_.expert_parallel, layouts.front().exchanges);
+  }
+  return {};
+}
+
+/// Collective where there are several ranks, which then also know that they exchange the same.
+Result<std::unique_ptr<fabric::Mailboxes>> Engine::MakeMailboxes(
+    const std::vector<program::VerifiedProgram>& programs) const {
+  if (num_ranks() == 1) return nullptr;
+  fabric::Items signatures;
+  for (const program::VerifiedProgram& program : programs) {
+    signatures.emplace_back(fmt::format("exchanges of {} rows, {} proposals", program->max_rows,
+                                        program->draft.num_drafts),
+                            program::ExchangeSignature(*program));
+  }
+  MEGALITH_RETURN_IF_ERROR(fabric::CheckAgreement(*place_->fabric, signatures));
+  return place_->fabric->CreateMailboxes(exec::MailboxLayoutFor(programs));
 }
 
 Result<std::int32_t> Engine::NumPages(const EngineOptions& options,
@@ -317,21 +359,36 @@ Result<Variant> Engine::MakeVariant(const VariantOptions& options) const {
 }
 
 Result<Variant> Engine::MakeVariantOnRank(const VariantOptions& options) const {
-  auto variant = BuildVariant(options);
-  MEGALITH_RETURN_IF_ERROR(AllOrNone(place_, variant ? Status() : tl::unexpected(variant.error())));
+  auto programs = CompileVariant(options);
+  MEGALITH_RETURN_IF_ERROR(
+      AllOrNone(place_, programs ? Status() : tl::unexpected(programs.error())));
+  Variant variant;
+  variant.programs = std::move(*programs);
+  MEGALITH_ASSIGN_OR_RETURN(variant.mailboxes, MakeMailboxes(variant.programs));
+  auto executor = StartVariant(options, variant);
+  MEGALITH_RETURN_IF_ERROR(
+      AllOrNone(place_, executor ? Status() : tl::unexpected(executor.error())));
+  variant.executor = std::move(*executor);
   return variant;
 }
 
-Result<Variant> Engine::BuildVariant(const VariantOptions& options) const {
+Result<std::vector<program::VerifiedProgram>> Engine::CompileVariant(
+    const VariantOptions& options) const {
   MEGALITH_ASSIGN_OR_RETURN(const Topology topology, FindTopology());
   program::CompileOptions compile =
       CompileOptionsFor(topology, num_workers_, options.max_positions);
   compile.num_slots = options.num_sequences;
   compile.barrier_after_each_op = options.barrier_after_each_op;
-  Variant variant;
+  compile.ranks = layout_;
+  compile.rank = rank();
   std::vector<ProgramShape> shapes;
   for (const std::int32_t rows : options.row_buckets) shapes.push_back({rows, 0, 0});
-  MEGALITH_ASSIGN_OR_RETURN(variant.programs, CompileShapes(compile, shapes, options.logit_rows));
+  return CompileShapes(compile, shapes, options.logit_rows);
+}
+
+Result<std::unique_ptr<exec::Executor>> Engine::StartVariant(const VariantOptions& options,
+                                                             const Variant& variant) const {
+  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, FindTopology());
   exec::CpuEngineOptions cpu;
   if (options.isa || options_.isa) {
     cpu.isa = options.isa ? *options.isa : *options_.isa;
@@ -342,9 +399,8 @@ Result<Variant> Engine::BuildVariant(const VariantOptions& options) const {
   cpu.step_timeout_ms = place_ == nullptr ? 0 : kRankStepLimitMs;
   cpu.huge_pages = options_.huge_pages;
   cpu.prefetch = options.prefetch;
-  MEGALITH_ASSIGN_OR_RETURN(variant.executor,
-                            exec::MakeCpuEngine(variant.programs, *weights_, std::move(cpu)));
-  return variant;
+  cpu.mailboxes = variant.mailboxes.get();
+  return exec::MakeCpuEngine(variant.programs, *weights_, std::move(cpu));
 }
 
 Result<std::string> Engine::StateIdentity() const {
@@ -393,9 +449,11 @@ Status Engine::PackWeights(const EngineOptions& options) {
 }
 
 Status Engine::MakeExecutor(const EngineOptions& options) {
+  MEGALITH_ASSIGN_OR_RETURN(mailboxes_, MakeMailboxes(programs_));
   if (options.executor == ExecutorKind::kReference) {
     isa_name_ = "reference";
     exec::ReferenceOptions reference;
+    reference.mailboxes = mailboxes_.get();
     if (options.isa) reference.numerics = kernels::NumericsOf(*options.isa);
     MEGALITH_ASSIGN_OR_RETURN(
         executor_, exec::MakeReferenceExecutor(programs_, *weights_, std::move(reference)));
@@ -414,6 +472,7 @@ Status Engine::MakeExecutor(const EngineOptions& options) {
   cpu.placement = FindPlacement(topology);
   cpu.step_timeout_ms = place_ == nullptr ? 0 : kRankStepLimitMs;
   cpu.huge_pages = options.huge_pages;
+  cpu.mailboxes = mailboxes_.get();
   MEGALITH_ASSIGN_OR_RETURN(executor_, exec::MakeCpuEngine(programs_, *weights_, std::move(cpu)));
   return {};
 }

@@ -17,6 +17,7 @@
 #include "engine/draft_controller.h"
 #include "exec/executor.h"
 #include "exec/packed_weights.h"
+#include "fabric/mailboxes.h"
 #include "kernels/kernel_table.h"
 #include "program/compile/compile.h"
 #include "program/program.h"
@@ -92,6 +93,7 @@ struct VariantOptions {
 
 struct Variant {
   std::vector<program::VerifiedProgram> programs;  ///< one per row bucket
+  std::unique_ptr<fabric::Mailboxes> mailboxes;    ///< of a job of several ranks
   std::unique_ptr<exec::Executor> executor;
 };
 
@@ -127,6 +129,8 @@ class Engine {
   /// Fine, or why the job of several ranks has failed: no step will ever run again. Thread-safe.
   Status JobStatus() const;
   const exec::PackedWeights& weights() const { return *weights_; }
+  /// How the ranks of the job share the model.
+  const program::RankLayout& layout() const { return layout_; }
   const LoadTimings& timings() const { return timings_; }
   /// Name of the instruction-set path that runs, e.g. "avx512"; "reference" for the interpreter.
   const std::string& isa_name() const { return isa_name_; }
@@ -163,8 +167,14 @@ class Engine {
   Result<std::vector<program::VerifiedProgram>> CompileShapes(
       program::CompileOptions compile, const std::vector<ProgramShape>& shapes,
       std::int32_t logit_rows) const;
-  Result<Variant> BuildVariant(const VariantOptions& options) const;
+  std::int32_t rank() const;
+  Result<std::vector<program::VerifiedProgram>> CompileVariant(const VariantOptions& options) const;
+  Result<std::unique_ptr<exec::Executor>> StartVariant(const VariantOptions& options,
+                                                       const Variant& variant) const;
   Status PackWeights(const EngineOptions& options);
+  Status ChooseLayout(const EngineOptions& options, program::CompileOptions* compile);
+  Result<std::unique_ptr<fabric::Mailboxes>> MakeMailboxes(
+      const std::vector<program::VerifiedProgram>& programs) const;
   Status MakeExecutor(const EngineOptions& options);
   Status CheckFirstStep();
 
@@ -173,12 +183,14 @@ class Engine {
   weights::Checkpoint checkpoint_;
   std::vector<program::VerifiedProgram> programs_;
   std::optional<exec::PackedWeights> weights_;
-  std::unique_ptr<exec::Executor> executor_;  // uses weights_: declared after, destroyed before
+  std::unique_ptr<fabric::Mailboxes> mailboxes_;  // null: one rank
+  std::unique_ptr<exec::Executor> executor_;  // uses weights_, mailboxes_: destroyed before them
   EngineOptions options_;                     // as given to Load, without callbacks
   LoadTimings timings_;
   StepCosts step_costs_{program::kMaxDrafts};
   std::string isa_name_;
   std::string program_hash_;
+  program::RankLayout layout_;
   std::int32_t num_workers_ = 0;
   std::int32_t max_positions_ = 0;
   std::int32_t rows_per_step_ = 0;

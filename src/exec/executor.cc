@@ -16,7 +16,7 @@ auto Executor::Mirrored(const Call& call, Make&& make) -> decltype(make()) {
   if (mirror_ == nullptr) return make();
   MEGALITH_RETURN_IF_ERROR(mirror_->Announce(call));
   auto result = make();
-  mirror_->TakeOutcome(result ? nullptr : &result.error());
+  MEGALITH_RETURN_IF_ERROR(mirror_->TakeOutcome(result ? nullptr : &result.error()));
   return result;
 }
 

@@ -91,8 +91,8 @@ void AddLayout(const WeightLayout& layout, Hasher* hasher) {
     for (const std::int64_t value :
          {static_cast<std::int64_t>(job.format), job.stored_rows, job.stored_columns,
           std::int64_t{job.transposed}, job.first_output, job.num_outputs, job.first_input,
-          job.num_inputs, std::int64_t{tile.worker}, tile.num_experts, tile.offset,
-          tile.expert_stride_bytes, tile.bytes}) {
+          job.num_inputs, std::int64_t{tile.worker}, tile.first_expert, tile.num_experts,
+          tile.offset, tile.expert_stride_bytes, tile.bytes}) {
       hasher->Add(value);
     }
   }

@@ -47,9 +47,12 @@ Status RankMirror::Announce(const Call& call) {
   return sender_.Send();
 }
 
-void RankMirror::TakeOutcome(const Error* error) {
+Status RankMirror::TakeOutcome(const Error* error) {
   last_outcome_ = error == nullptr ? 0 : OutcomeOf(error->code);
-  if (error != nullptr && !IsRefusal(error->code)) sender_.fabric().Abort(error->message);
+  if (error == nullptr || IsRefusal(error->code)) return {};
+  // If another rank has failed before, this only follows from it, and its reason stays.
+  sender_.fabric().Abort(error->message);
+  return sender_.fabric().status();
 }
 
 Result<bool> CallRepeater::Repeat(const RankMessage& message) {

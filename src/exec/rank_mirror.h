@@ -17,8 +17,9 @@
 namespace megalith::exec {
 
 /// Rank 0's side: give it to Executor::SetMirror. A call that ends with an error that the input
-/// does not explain ends the job. `target` names the executor among all that the sender speaks to;
-/// when the mirror is destroyed, the others are told that their executor is to go.
+/// does not explain ends the job, and gives the first failure of the job instead. `target` names
+/// the executor among all that the sender speaks to; when the mirror is destroyed, the others are
+/// told that their executor is to go.
 class RankMirror : public CallMirror {
  public:
   /// `sender` must outlive it.
@@ -26,7 +27,7 @@ class RankMirror : public CallMirror {
   ~RankMirror() override;
 
   Status Announce(const Call& call) override;
-  void TakeOutcome(const Error* error) override;
+  Status TakeOutcome(const Error* error) override;
   void SnapshotDestroyed(std::uint64_t snapshot) override { destroyed_.push_back(snapshot); }
 
  private:

@@ -266,8 +266,8 @@ TEST(RankMirror, ARankThatEndsACallOtherwiseIsNamed) {
   Call save;
   save.kind = CallKind::kSave;
   save.snapshot = 1;
-  EXPECT_TRUE(mirror.Announce(save));  // of an empty slot: refused there
-  mirror.TakeOutcome(nullptr);         // and said to be fine here
+  EXPECT_TRUE(mirror.Announce(save));        // of an empty slot: refused there
+  EXPECT_TRUE(mirror.TakeOutcome(nullptr));  // and said to be fine here
   save.snapshot = 2;
   EXPECT_TRUE(mirror.Announce(save));
   thread.join();
@@ -283,10 +283,10 @@ TEST(RankMirror, AnErrorThatTheInputDoesNotExplainEndsTheJob) {
   RankSender sender(*fabrics[0]);
   RankMirror mirror(sender, kTarget);
   const Error refused{ErrorCode::kOutOfMemory, "no page"};
-  mirror.TakeOutcome(&refused);
+  EXPECT_TRUE(mirror.TakeOutcome(&refused));
   EXPECT_FALSE(fabrics[1]->failed());
   const Error broken{ErrorCode::kInternal, "step not finished"};
-  mirror.TakeOutcome(&broken);
+  EXPECT_FALSE(mirror.TakeOutcome(&broken));
   EXPECT_EQ(fabrics[1]->status().error().message, "rank 0 gave up: step not finished");
 }
 

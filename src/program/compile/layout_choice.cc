@@ -139,6 +139,39 @@ double ExpectedFullestGroup(std::int64_t num_experts, std::int32_t groups, std::
   });
 }
 
+Result<std::vector<LayoutEstimate>> ChooseLayout(const model::Model& model,
+                                                 const CompileOptions& options,
+                                                 const LayoutRequest& request,
+                                                 const RankMachine& machine) {
+  RankLayout wanted{std::max(request.tensor_parallel, 1), std::max(request.expert_parallel, 1)};
+  const bool is_given = request.tensor_parallel > 0 || request.expert_parallel > 0;
+  if (is_given && request.num_ranks > 0) {
+    // The one that is not given follows from the number of ranks.
+    if (request.tensor_parallel == 0) {
+      wanted.tensor_parallel = std::max(request.num_ranks / wanted.expert_parallel, 1);
+    }
+    if (request.expert_parallel == 0) {
+      wanted.expert_parallel = std::max(request.num_ranks / wanted.tensor_parallel, 1);
+    }
+    if (wanted.NumRanks() != request.num_ranks) {
+      return Fail(ErrorCode::kUsage, "{} ranks are not tensor parallel {} x expert parallel {}",
+                  request.num_ranks, wanted.tensor_parallel, wanted.expert_parallel);
+    }
+  }
+  if (is_given) MEGALITH_RETURN_IF_ERROR(CheckRankLayout(model, wanted));
+  const std::int32_t num_ranks = is_given ? wanted.NumRanks() : request.num_ranks;
+  MEGALITH_ASSIGN_OR_RETURN(std::vector<LayoutEstimate> layouts,
+                            EstimateLayouts(model, options, num_ranks, machine));
+  if (is_given) {
+    const auto found =
+        std::find_if(layouts.begin(), layouts.end(), [&wanted](const LayoutEstimate& estimate) {
+          return estimate.layout.tensor_parallel == wanted.tensor_parallel;
+        });
+    std::rotate(layouts.begin(), found, found + 1);
+  }
+  return layouts;
+}
+
 Result<std::vector<LayoutEstimate>> EstimateLayouts(const model::Model& model,
                                                     const CompileOptions& options,
                                                     std::int32_t num_ranks,

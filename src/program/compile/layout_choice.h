@@ -40,6 +40,21 @@ struct LayoutEstimate {
   double Seconds() const { return weight_seconds + exchange_seconds; }
 };
 
+/// What somebody asks for; 0: to be chosen.
+struct LayoutRequest {
+  std::int32_t num_ranks = 0;
+  std::int32_t tensor_parallel = 0;
+  std::int32_t expert_parallel = 0;
+};
+
+/// Estimates of all layouts that are possible: first the one to take, which is the one asked for or
+/// else the fastest, then the others, fastest first. kUsage if the numbers do not fit together, and
+/// the errors of EstimateLayouts.
+Result<std::vector<LayoutEstimate>> ChooseLayout(const model::Model& model,
+                                                 const CompileOptions& options,
+                                                 const LayoutRequest& request,
+                                                 const RankMachine& machine = {});
+
 /// Every layout of `num_ranks` ranks that divides the model, fastest first. `options`: its rows and
 /// drafting are those of the step; rank and ranks do not count. kUsage if no layout divides it, as
 /// of CheckRankLayout; errors of Compile.
