@@ -14,10 +14,10 @@
 
 namespace megalith::apps {
 
-/// A model packed one way. Packing depends on the number of workers and the dense format.
+/// A model packed one way. Packing depends on the numbers of ranks and workers and the dense
+/// format.
 struct WeightSet {
   std::unique_ptr<engine::Engine> engine;
-  int workers = 0;
   std::string dense;  ///< as given to --dense
 };
 
@@ -35,14 +35,23 @@ void DescribeWeights(const engine::Engine& engine, const std::string& dense,
 /// Replaces --dense of AddLoadOptions by one that may be given several times.
 void AddDenseList(CLI::App& command, std::vector<std::string>& dense);
 
-/// Loads the model for every combination of worker count and dense format and calls `measure` with
+/// Replaces --ranks of AddLoadOptions by one that takes several numbers.
+void AddRanksList(CLI::App& command, std::vector<int>& ranks);
+
+/// Which sets of weights to compare: every combination.
+struct WeightSetsOptions {
+  std::vector<int> ranks;    ///< 0: as many as a launcher has started, else 1
+  std::vector<int> workers;  ///< of a rank; 0: its part of the cores
+  std::vector<std::string> dense;
+};
+
+/// Loads the model for every combination and calls `measure` with
 /// all sets, or, where memory does not hold them together, with one group after the other. The
 /// engines' own executors are as small as can be: cases get theirs from MakeVariant. Errors: those
 /// of LoadEngine and `measure`.
 Result<WeightSetsReport> WithWeightSets(
-    const std::string& directory, const std::vector<int>& workers,
-    const std::vector<std::string>& dense, const LoadOptions& load, const Cli& cli,
-    const std::function<Status(const std::vector<WeightSet>&)>& measure);
+    const std::string& directory, const WeightSetsOptions& sets, const LoadOptions& load,
+    const Cli& cli, const std::function<Status(const std::vector<WeightSet>&)>& measure);
 
 /// Sets of the same name hold the same weights: "k3-mini bf16".
 std::string WeightsName(const std::string& directory, const WeightSet& set);

@@ -34,6 +34,10 @@ std::vector<int> ChooseWorkers(const CompareOptions& options, const Topology& to
   return {DefaultWorkers(topology)};
 }
 
+std::vector<int> ChooseEngineWorkers(const CompareOptions& options) {
+  return options.workers.empty() ? std::vector<int>{0} : options.workers;
+}
+
 Result<std::vector<kernels::Isa>> ChooseIsas(const CompareOptions& options) {
   if (options.isas.size() == 1 && options.isas.front() == "all") return kernels::SupportedIsas();
   std::vector<kernels::Isa> isas;

@@ -29,6 +29,8 @@ struct CompareOptions {
 void AddCompareOptions(CLI::App& command, CompareOptions& options);
 /// The counts to run; at least one.
 std::vector<int> ChooseWorkers(const CompareOptions& options, const Topology& topology);
+/// The same for engines, which find their part of the cores themselves: then 0.
+std::vector<int> ChooseEngineWorkers(const CompareOptions& options);
 /// kUsage if one does not exist or cannot run here.
 Result<std::vector<kernels::Isa>> ChooseIsas(const CompareOptions& options);
 

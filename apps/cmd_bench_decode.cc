@@ -24,6 +24,7 @@ struct Options {
   CompareOptions compare;
   std::vector<std::string> dense = {"bf16"};
   std::vector<int> rows = {1};
+  std::vector<int> ranks = {0};
   std::vector<std::string> modes = {"program"};
   std::vector<std::string> prefetch = {"on"};
   bool no_prefetch = false;
@@ -68,8 +69,6 @@ Result<std::vector<bench::DecodeCase>> Cases(const Options& options) {
 
 Result<Run> Measure(const Options& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
-  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, cli.ranks->FindTopology(options.load.ranks));
-  const std::vector<int> workers = ChooseWorkers(options.compare, topology);
   MEGALITH_ASSIGN_OR_RETURN(const std::vector<bench::DecodeCase> cases, Cases(options));
   ProgressBar bar(cli.common.quiet);
   bench::DecodeOptions decode;
@@ -84,21 +83,21 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
   Run run;
   run.model = ModelName(directory);
   MEGALITH_ASSIGN_OR_RETURN(
-      run.sets,
-      WithWeightSets(directory, workers, options.dense, options.load, cli,
-                     [&](const std::vector<WeightSet>& weights) -> Status {
-                       std::vector<bench::DecodeSet> sets;
-                       for (const WeightSet& set : weights) {
-                         sets.push_back({set.engine.get(), WeightsName(directory, set), cases});
-                         run.dense.insert(run.dense.end(), cases.size(), set.dense);
-                       }
-                       MEGALITH_ASSIGN_OR_RETURN(std::vector<bench::DecodeResult> results,
-                                                 bench::MeasureDecode(sets, decode));
-                       for (bench::DecodeResult& result : results) {
-                         run.results.push_back(std::move(result));
-                       }
-                       return {};
-                     }));
+      run.sets, WithWeightSets(
+                    directory, {options.ranks, ChooseEngineWorkers(options.compare), options.dense},
+                    options.load, cli, [&](const std::vector<WeightSet>& weights) -> Status {
+                      std::vector<bench::DecodeSet> sets;
+                      for (const WeightSet& set : weights) {
+                        sets.push_back({set.engine.get(), WeightsName(directory, set), cases});
+                        run.dense.insert(run.dense.end(), cases.size(), set.dense);
+                      }
+                      MEGALITH_ASSIGN_OR_RETURN(std::vector<bench::DecodeResult> results,
+                                                bench::MeasureDecode(sets, decode));
+                      for (bench::DecodeResult& result : results) {
+                        run.results.push_back(std::move(result));
+                      }
+                      return {};
+                    }));
   bar.Clear();
   return run;
 }
@@ -107,6 +106,7 @@ Json ResultJson(const bench::DecodeResult& result, const std::string& dense) {
   const bench::Series& series = result.series;
   Json json = {
       {"rows", result.what.rows},
+      {"ranks", result.ranks},
       {"workers", result.workers},
       {"dense", dense},
       {"isa", std::string(kernels::IsaName(result.what.isa))},
@@ -150,14 +150,15 @@ void PrintText(const Options& options, const Run& run) {
       options.tokens);
   for (const std::string& line : run.sets.lines) Put("{}\n", line);
   std::vector<std::vector<std::string>> table = {
-      {"rows", "workers", "dense", "isa", "mode", "prefetch", "tok/s", "ms/step", "read/step",
-       "experts", "GB/s", "probe", "ratio", "rounds", "dropped", "program", "output"}};
+      {"rows", "ranks", "workers", "dense", "isa", "mode", "prefetch", "tok/s", "ms/step",
+       "read/step", "experts", "GB/s", "probe", "ratio", "rounds", "dropped", "program", "output"}};
   for (std::size_t i = 0; i < run.results.size(); ++i) {
     const bench::DecodeResult& result = run.results[i];
     const bench::Series& series = result.series;
-    table.push_back({fmt::format("{}", result.what.rows), fmt::format("{}", result.workers),
-                     run.dense[i], std::string(kernels::IsaName(result.what.isa)),
-                     ModeName(result.what), result.what.prefetch ? "on" : "off",
+    table.push_back({fmt::format("{}", result.what.rows), fmt::format("{}", result.ranks),
+                     fmt::format("{}", result.workers), run.dense[i],
+                     std::string(kernels::IsaName(result.what.isa)), ModeName(result.what),
+                     result.what.prefetch ? "on" : "off",
                      FormatSummary(series, series.ItemsPerSecond(), 1.0, 2),
                      FormatSummary(series, series.SecondsPerItem(), 1e3 * result.what.rows, 3),
                      FormatBytes(static_cast<std::uint64_t>(result.weight_bytes)),
@@ -196,7 +197,8 @@ void RegisterBenchDecode(CLI::App& group, Cli& cli) {
       "megalith bench decode MODEL --rows 1,2,4,8\n"
       "megalith bench decode MODEL --dense bf16 --dense int8\n"
       "megalith bench decode MODEL --mode program,per-op --workers 1,2\n"
-      "megalith bench decode MODEL --prefetch on,off --context 1024 --json",
+      "megalith bench decode MODEL --prefetch on,off --context 1024 --json\n"
+      "megalith bench decode MODEL --ranks 1,2",
       [options, &cli] { return Decode(*options, cli); });
   AddModelArgument(*command, options->model);
   AddCompareOptions(*command, options->compare);
@@ -240,6 +242,7 @@ void RegisterBenchDecode(CLI::App& group, Cli& cli) {
   AddProbeOption(*command, options->probe_mib);
   AddLoadOptions(*command, options->load);
   AddDenseList(*command, options->dense);
+  AddRanksList(*command, options->ranks);
   AddJsonFlag(*command, options->json);
 }
 

@@ -38,8 +38,6 @@ struct Run {
 
 Result<Run> Measure(const Options& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
-  MEGALITH_ASSIGN_OR_RETURN(const Topology topology, cli.ranks->FindTopology(options.load.ranks));
-  const std::vector<int> workers = ChooseWorkers(options.compare, topology);
   MEGALITH_ASSIGN_OR_RETURN(const std::vector<kernels::Isa> isas, ChooseIsas(options.compare));
   std::vector<bench::PrefillCase> cases;
   for (const kernels::Isa isa : isas) {
@@ -56,8 +54,9 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
   run.model = ModelName(directory);
   MEGALITH_ASSIGN_OR_RETURN(
       run.sets,
-      WithWeightSets(directory, workers, options.dense, options.load, cli,
-                     [&](const std::vector<WeightSet>& weights) -> Status {
+      WithWeightSets(directory,
+                     {{options.load.ranks}, ChooseEngineWorkers(options.compare), options.dense},
+                     options.load, cli, [&](const std::vector<WeightSet>& weights) -> Status {
                        std::vector<bench::PrefillSet> sets;
                        for (const WeightSet& set : weights) {
                          sets.push_back({set.engine.get(), WeightsName(directory, set), cases});

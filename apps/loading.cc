@@ -18,13 +18,6 @@
 #include "rank_job.h"
 
 namespace megalith::apps {
-namespace {
-
-/// Of one process; a launcher may start more.
-constexpr int kMaxRanks = 64;
-
-}  // namespace
-
 void AddLoadOptions(CLI::App& command, LoadOptions& options) {
   command
       .add_option("--lora-norm-eps", options.lora_norm_eps,

@@ -11,6 +11,9 @@
 
 namespace megalith::apps {
 
+/// Ranks of one process; a launcher may start more.
+inline constexpr int kMaxRanks = 64;
+
 /// Options of every command that loads a model.
 struct LoadOptions {
   std::string lora_norm_eps = "1e-6";

@@ -21,11 +21,12 @@ Result<engine::RankLeader*> RankJob::Lead(int num_ranks) {
     return launched_.get();
   }
   if (num_ranks <= 1) return nullptr;
-  if (threads_ == nullptr) {
+  std::unique_ptr<engine::RankGroup>& group = threads_[num_ranks];
+  if (group == nullptr) {
     MEGALITH_ASSIGN_OR_RETURN(
-        threads_, engine::RankGroup::Start(static_cast<std::uint32_t>(num_ranks), cancel_));
+        group, engine::RankGroup::Start(static_cast<std::uint32_t>(num_ranks), cancel_));
   }
-  return &threads_->leader();
+  return &group->leader();
 }
 
 Result<Topology> RankJob::FindTopology(int num_ranks) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,8 +36,8 @@ class RankJob {
  private:
   fabric::Fabric* fabric_;
   const CancelFlag* cancel_;
-  std::unique_ptr<engine::RankLeader> launched_;  // null unless started with others
-  std::unique_ptr<engine::RankGroup> threads_;    // null until asked for
+  std::unique_ptr<engine::RankLeader> launched_;               // null unless started with others
+  std::map<int, std::unique_ptr<engine::RankGroup>> threads_;  // by number of ranks
 };
 
 /// Collective: rank 0's command line replaces those of the others.

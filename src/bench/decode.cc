@@ -204,6 +204,12 @@ const program::VerifiedProgram& ProgramFor(const engine::Variant& variant, std::
       [rows](const program::VerifiedProgram& program) { return program->max_rows >= rows; });
 }
 
+std::string Describe(const DecodeResult& result) {
+  return fmt::format("{} rows on {} workers of {} rank{}{}", result.what.rows, result.workers,
+                     result.ranks, result.ranks == 1 ? "" : "s",
+                     result.what.per_op ? " per op" : "");
+}
+
 Status CheckSameTokens(const std::vector<DecodeSet>& sets,
                        const std::vector<DecodeResult>& results) {
   std::map<std::pair<std::string, kernels::Isa>, const DecodeResult*> first;
@@ -214,12 +220,9 @@ Status CheckSameTokens(const std::vector<DecodeSet>& sets,
       const auto [known, is_new] = first.insert({{set.weights, what.isa}, &result});
       if (is_new || known->second->first_row_hash == result.first_row_hash) continue;
       return Fail(ErrorCode::kInternal,
-                  "{}, {}: {} rows on {} workers{} chose tokens with hash {}, {} rows on {} "
-                  "workers{} chose {}; the same expected",
-                  set.weights, kernels::IsaName(what.isa), result.what.rows, result.workers,
-                  result.what.per_op ? " per op" : "", result.first_row_hash,
-                  known->second->what.rows, known->second->workers,
-                  known->second->what.per_op ? " per op" : "", known->second->first_row_hash);
+                  "{}, {}: {} chose tokens with hash {}, {} chose {}; the same expected",
+                  set.weights, kernels::IsaName(what.isa), Describe(result), result.first_row_hash,
+                  Describe(*known->second), known->second->first_row_hash);
     }
   }
   return {};
@@ -237,7 +240,7 @@ Result<std::vector<DecodeResult>> MeasureDecode(const std::vector<DecodeSet>& se
   std::vector<Contestant> contestants;
   std::vector<DecodeResult> results;
   for (const DecodeSet& set : sets) {
-    const std::int32_t workers = set.engine->num_workers();
+    const std::int32_t workers = set.engine->num_workers() * set.engine->num_ranks();
     if (!yardsticks.contains(workers)) {
       MEGALITH_ASSIGN_OR_RETURN(
           yardsticks[workers],
@@ -257,6 +260,7 @@ Result<std::vector<DecodeResult>> MeasureDecode(const std::vector<DecodeSet>& se
       const program::VerifiedProgram& program = ProgramFor(variant, what.rows);
       DecodeResult result;
       result.what = what;
+      result.ranks = set.engine->num_ranks();
       result.workers = workers;
       result.yardstick = Describe(yardsticks[workers].method);
       result.program_hash = program.hash();

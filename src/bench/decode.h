@@ -44,8 +44,9 @@ struct DecodeOptions {
 
 struct DecodeResult {
   DecodeCase what;
-  std::int32_t workers = 0;
-  std::string yardstick;  ///< how the probe reads
+  std::int32_t ranks = 1;
+  std::int32_t workers = 0;  ///< of all ranks together
+  std::string yardstick;     ///< how the probe reads
   std::string program_hash;
   std::string
       first_row_hash;  ///< of the tokens of sequence 0: the same at every row count and mode

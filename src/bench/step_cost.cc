@@ -21,9 +21,13 @@ void AddVisit(const program::Program& program, const program::Segment& segment, 
       if (instruction.tile == program::kNone || instruction.opcode == Opcode::kFetch) continue;
       const program::Tile& tile = stream.tiles[instruction.tile];
       const auto bytes = static_cast<double>(tile.bytes);
-      if (program.tensors[tile.tensor].num_experts > 0) {
-        expert_bytes += bytes;
-        cost->row_flops += static_cast<double>(top_k) * Flops(tile);
+      const program::Tensor& tensor = program.tensors[tile.tensor];
+      if (tensor.num_experts > 0) {
+        // Of experts that are dealt out to ranks, this rank has its share.
+        const double own =
+            static_cast<double>(tensor.own_experts) / static_cast<double>(tensor.num_experts);
+        expert_bytes += own * bytes;
+        cost->row_flops += own * static_cast<double>(top_k) * Flops(tile);
       } else if (instruction.trip == program::Register::kLogitRows) {
         cost->head_bytes += bytes;
         cost->logit_flops += Flops(tile);
@@ -46,9 +50,14 @@ StepCost CostOf(const program::Program& program, std::int64_t top_k) {
   for (const program::Visit& visit : program.visits) {
     AddVisit(program, program.segments[visit.segment], top_k, &cost);
   }
-  cost.row_bytes = static_cast<double>(program.hidden_size * DTypeBytes(DType::kBf16));
+  const double ranks = program.sharding.num_ranks;
+  for (double* part : {&cost.dense_bytes, &cost.head_bytes, &cost.expert_bytes, &cost.row_flops,
+                       &cost.logit_flops}) {
+    *part *= ranks;
+  }
+  cost.row_bytes = ranks * static_cast<double>(program.hidden_size * DTypeBytes(DType::kBf16));
   for (const program::Buffer& buffer : program.buffers) {
-    const auto bytes = static_cast<double>(buffer.columns * DTypeBytes(buffer.dtype));
+    const auto bytes = ranks * static_cast<double>(buffer.columns * DTypeBytes(buffer.dtype));
     switch (buffer.kind) {
       case BufferKind::kKdaState:
       case BufferKind::kConvState:

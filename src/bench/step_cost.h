@@ -6,7 +6,8 @@
 
 namespace megalith::bench {
 
-/// What the steps of one Program read and compute, as its instructions say.
+/// What the steps of one Program read and compute, as its instructions say; of a job of ranks all
+/// of them together, taken to be alike.
 struct StepCost {
   double dense_bytes = 0.0;   ///< packed weights and vectors, without experts and head
   double head_bytes = 0.0;    ///< packed, read by steps that want logits
