@@ -93,6 +93,23 @@ inline void UpdateState(const float* before, float* after, std::int64_t stride, 
   for (int j = 0; j < kVectors; ++j) Store(sum[j], o + j * kLanes);
 }
 
+/// UpdateState for the columns from `column` on, kVectors vectors at a time while there are as
+/// many.
+template <int kVectors>
+inline void UpdateStateByColumns(const float* before, float* after, std::int64_t stride,
+                                 std::int64_t column, std::int64_t dim, const float* alpha,
+                                 const float* k, const float* q, const float* v, float beta,
+                                 float* o) {
+  constexpr std::int64_t kColumns = kVectors * kLanes;
+  for (; column + kColumns <= stride; column += kColumns) {
+    UpdateState<kVectors>(before + column, after + column, stride, dim, alpha, k, q, v + column,
+                          beta, o + column);
+  }
+  if constexpr (kVectors > 1) {
+    UpdateStateByColumns<kVectors / 2>(before, after, stride, column, dim, alpha, k, q, v, beta, o);
+  }
+}
+
 template <typename Act>
 void KdaHead(const KdaHeadArgs<Act>& args) {
   constexpr float kL2NormEps = 1e-6f;
@@ -131,15 +148,8 @@ void KdaHead(const KdaHeadArgs<Act>& args) {
     });
     const float beta = Sigmoid(Widen(args.beta[r * args.beta_stride]));
 
-    std::int64_t c = 0;
-    for (; c + kKdaVectors * kLanes <= padded; c += kKdaVectors * kLanes) {
-      UpdateState<kKdaVectors>(before + c, after + c, args.state_stride, dim, alpha, k, q, v + c,
-                               beta, o + c);
-    }
-    for (; c < padded; c += kLanes) {
-      UpdateState<1>(before + c, after + c, args.state_stride, dim, alpha, k, q, v + c, beta,
-                     o + c);
-    }
+    UpdateStateByColumns<kKdaVectors>(before, after, args.state_stride, 0, dim, alpha, k, q, v,
+                                      beta, o);
     before = after;
 
     Vec squares = Zero();

@@ -67,7 +67,7 @@ MEGALITH_INLINE Vec SituOf(Vec gate, Vec up, float beta, float linear_beta) {
 
 /// Calls function(offset, n) for every vector of `count` elements; n < 16 only for the last.
 template <typename Function>
-inline void ForEachVector(std::int64_t count, Function function) {
+MEGALITH_INLINE void ForEachVector(std::int64_t count, Function function) {
   std::int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) function(i, std::int64_t{kLanes});
   if (i < count) function(i, count - i);
@@ -96,6 +96,16 @@ MEGALITH_INLINE void ForEachConstant(Function function) {
     function(std::integral_constant<int, kIndex>());
     ForEachConstant<kCount, kIndex + 1>(function);
   }
+}
+
+/// out[i] = SumLanes(v[i]). Four folds share their shuffles: a third of the instructions.
+template <int kCount>
+MEGALITH_INLINE void SumLanesOf(const Vec (&v)[kCount], float (&out)[kCount]) {
+  ForEachConstant<kCount / 4>([&](auto i) MEGALITH_INLINE_LAMBDA {
+    SumLanesOfFour(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3], out + 4 * i);
+  });
+  ForEachConstant<kCount % 4>(
+      [&](auto i) MEGALITH_INLINE_LAMBDA { out[kCount - 1 - i] = SumLanes(v[kCount - 1 - i]); });
 }
 
 }  // namespace megalith::kernels::MEGALITH_PATH

@@ -29,17 +29,20 @@ class CacheCursor {
   std::int64_t token_;
 };
 
-/// sum[h][i] += one vector of the query of head h times the same columns of row i. Inlined, or the
-/// sums would live in memory.
+/// sum[h * kCount + i] += one vector of the query of head h times the same columns of row i.
+/// Inlined, or the sums would live in memory.
 template <int kHeads, int kCount, typename Query, typename Act>
 MEGALITH_INLINE void AddScores(const Query* query, std::int64_t query_stride,
                                const Act* const (&rows)[kCount], std::int64_t column,
-                               std::int64_t n, Vec (&sum)[kHeads][kCount]) {
+                               std::int64_t n, Vec (&sum)[kHeads * kCount]) {
   Vec queries[kHeads];
   ForEachConstant<kHeads>([&](auto h) { queries[h] = LoadUpTo(query + h * query_stride, n); });
   ForEachConstant<kCount>([&](auto i) {
     const Vec key = LoadUpTo(rows[i] + column, n);
-    ForEachConstant<kHeads>([&](auto h) { sum[h][i] = sum[h][i] + queries[h] * key; });
+    ForEachConstant<kHeads>([&](auto h) {
+      Vec& sum_here = sum[h * kCount + i];
+      sum_here = sum_here + queries[h] * key;
+    });
   });
 }
 
@@ -49,11 +52,9 @@ template <int kHeads, int kCount, typename Act>
 inline void ScorePositions(const MlaAttentionArgs<Act>& args, std::int64_t head,
                            CacheCursor<Act>& cursor, float* scores) {
   const Act* rows[kCount];
-  Vec sum[kHeads][kCount];
-  ForEachConstant<kCount>([&](auto i) {
-    rows[i] = cursor.Next();
-    ForEachConstant<kHeads>([&](auto h) { sum[h][i] = Zero(); });
-  });
+  Vec sum[kHeads * kCount];
+  ForEachConstant<kCount>([&](auto i) { rows[i] = cursor.Next(); });
+  ForEachConstant<kHeads * kCount>([&](auto i) { sum[i] = Zero(); });
   const float* latent_query = args.latent_query + head * args.latent_query_stride;
   ForEachVector(args.rank, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
     AddScores<kHeads, kCount>(latent_query + c, args.latent_query_stride, rows, c, n, sum);
@@ -63,9 +64,11 @@ inline void ScorePositions(const MlaAttentionArgs<Act>& args, std::int64_t head,
     AddScores<kHeads, kCount>(extra_query + c, args.extra_query_stride, rows, args.rank + c, n,
                               sum);
   });
+  float dots[kHeads * kCount];
+  SumLanesOf(sum, dots);
   ForEachConstant<kHeads>([&](auto h) {
     ForEachConstant<kCount>(
-        [&](auto i) { scores[h * args.split + i] = SumLanes(sum[h][i]) * args.scale; });
+        [&](auto i) { scores[h * args.split + i] = dots[h * kCount + i] * args.scale; });
   });
 }
 
@@ -96,12 +99,30 @@ inline void WeightLatents(const MlaAttentionArgs<Act>& args, std::int64_t begin,
   });
 }
 
+/// The largest of `count` >= 1 scores; any of them if one is NaN, which makes the output NaN.
+inline float LargestScore(const float* scores, std::int64_t count) {
+  float lanes[kLanes];
+  const float* candidates = scores;
+  if (count > kLanes) {
+    Vec largest = Load(scores + count - kLanes);
+    for (std::int64_t i = 0; i + kLanes < count; i += kLanes) {
+      largest = Max(largest, Load(scores + i));
+    }
+    Store(largest, lanes);
+    candidates = lanes;
+    count = kLanes;
+  }
+  float largest = candidates[0];
+  for (std::int64_t i = 1; i < count; ++i) {
+    largest = candidates[i] > largest ? candidates[i] : largest;
+  }
+  return largest;
+}
+
 /// scores -> exp(scores - max), returns their sum; the maximum in *max.
 inline float ExpOfScores(float* scores, std::int64_t count, float* max) {
-  float largest = scores[0];
-  for (std::int64_t i = 1; i < count; ++i) largest = scores[i] > largest ? scores[i] : largest;
-  *max = largest;
-  const Vec offset = Set1(largest);
+  *max = LargestScore(scores, count);
+  const Vec offset = Set1(*max);
   return SumVectors(count, [&](std::int64_t i, std::int64_t n) {
     // exp of the lanes beyond the end is not zero: store, then read back with zeros.
     StoreUpTo(ExpOf(LoadUpTo(scores + i, n) - offset), scores + i, n);
@@ -138,9 +159,10 @@ void AttendPart(const MlaAttentionArgs<Act>& args, std::int64_t head, std::int64
                 std::int64_t count, float* probabilities, float* part_out, SoftmaxSum* sums) {
   const std::int64_t padded = RoundUp<std::int64_t>(args.rank, kLanes);
   CacheCursor<Act> cursor(args, begin);
+  constexpr int kPositions = kMlaHeads * kMlaPositions / kHeads;  // as many sums as registers hold
   std::int64_t i = 0;
-  for (; i + kMlaPositions <= count; i += kMlaPositions) {
-    ScorePositions<kHeads, kMlaPositions>(args, head, cursor, probabilities + i);
+  for (; i + kPositions <= count; i += kPositions) {
+    ScorePositions<kHeads, kPositions>(args, head, cursor, probabilities + i);
   }
   for (; i < count; ++i) ScorePositions<kHeads, 1>(args, head, cursor, probabilities + i);
   SoftmaxSum parts[kHeads];
@@ -169,6 +191,19 @@ void AttendPart(const MlaAttentionArgs<Act>& args, std::int64_t head, std::int64
   }
 }
 
+/// AttendPart for the heads from `head` on, kHeads at a time while there are as many.
+template <int kHeads, typename Act>
+inline void AttendPartByHeads(const MlaAttentionArgs<Act>& args, std::int64_t head,
+                              std::int64_t begin, std::int64_t count, float* probabilities,
+                              float* part_out, SoftmaxSum* sums) {
+  for (; head + kHeads <= args.heads; head += kHeads) {
+    AttendPart<kHeads>(args, head, begin, count, probabilities, part_out, sums);
+  }
+  if constexpr (kHeads > 1) {
+    AttendPartByHeads<kHeads / 2>(args, head, begin, count, probabilities, part_out, sums);
+  }
+}
+
 /// Parts outside, heads inside: a part of the cache is read from memory once for all heads.
 template <typename Act>
 void MlaAttention(const MlaAttentionArgs<Act>& args) {
@@ -180,13 +215,7 @@ void MlaAttention(const MlaAttentionArgs<Act>& args) {
   for (std::int64_t begin = 0; begin < args.num_positions; begin += args.split) {
     const std::int64_t left = args.num_positions - begin;
     const std::int64_t count = left < args.split ? left : args.split;
-    std::int64_t head = 0;
-    for (; head + kMlaHeads <= args.heads; head += kMlaHeads) {
-      AttendPart<kMlaHeads>(args, head, begin, count, probabilities, part_out, sums);
-    }
-    for (; head < args.heads; ++head) {
-      AttendPart<1>(args, head, begin, count, probabilities, part_out, sums);
-    }
+    AttendPartByHeads<kMlaHeads>(args, 0, begin, count, probabilities, part_out, sums);
   }
   for (std::int64_t head = 0; head < args.heads; ++head) {
     float* out = args.out + head * args.out_stride;

@@ -127,6 +127,24 @@ MEGALITH_INLINE float SumLanes(Vec v) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
+MEGALITH_INLINE void SumLanesOfFour(Vec a, Vec b, Vec c, Vec d, float* out) {
+  const auto fold_4 = [](Vec x, Vec y) MEGALITH_INLINE_LAMBDA {
+    const __m256 x_eight = _mm256_add_ps(x.low, x.high);
+    const __m256 y_eight = _mm256_add_ps(y.low, y.high);
+    return _mm256_add_ps(_mm256_permute2f128_ps(x_eight, y_eight, 0x20),
+                         _mm256_permute2f128_ps(x_eight, y_eight, 0x31));
+  };
+  const __m256 ab = fold_4(a, b);
+  const __m256 cd = fold_4(c, d);
+  // Lanes of a, a, c, c in the lower half, b, b, d, d in the upper one.
+  const __m256 two =
+      _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+  const __m256 one = _mm256_add_ps(two, _mm256_shuffle_ps(two, two, 0xb1));
+  _mm_storeu_ps(
+      out, _mm_unpacklo_ps(
+               _mm_shuffle_ps(_mm256_castps256_ps128(one), _mm256_castps256_ps128(one), 0x08),
+               _mm_shuffle_ps(_mm256_extractf128_ps(one, 1), _mm256_extractf128_ps(one, 1), 0x08)));
+}
 
 struct PairWeights {
   Vec even;

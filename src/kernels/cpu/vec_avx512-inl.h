@@ -95,6 +95,20 @@ MEGALITH_INLINE float SumLanes(Vec v) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
+MEGALITH_INLINE void SumLanesOfFour(Vec a, Vec b, Vec c, Vec d, float* out) {
+  // The lower quarters of both, then the upper ones: 8 apart is 2 quarters apart.
+  const auto fold_8 = [](__m512 x, __m512 y) MEGALITH_INLINE_LAMBDA {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+  };
+  const __m512 ab = fold_8(a.v, b.v);
+  const __m512 cd = fold_8(c.v, d.v);
+  const __m512 four =
+      _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
+  const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+  // The first lane of every quarter.
+  _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)));
+}
 
 struct PairWeights {
   Vec even;

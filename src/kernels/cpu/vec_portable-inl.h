@@ -117,6 +117,13 @@ inline std::uint32_t EqualBits(Vec a, Vec b) {
 }
 /// Fold of rule 2.
 inline float SumLanes(Vec v) { return FoldLanes(v.lane); }
+/// out[0 .. 3] = SumLanes of each.
+inline void SumLanesOfFour(Vec a, Vec b, Vec c, Vec d, float* out) {
+  out[0] = SumLanes(a);
+  out[1] = SumLanes(b);
+  out[2] = SumLanes(c);
+  out[3] = SumLanes(d);
+}
 
 /// An input pair of 16 outputs.
 struct PairWeights {
