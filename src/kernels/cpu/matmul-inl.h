@@ -45,20 +45,51 @@ struct Int8Pairs {
   }
 };
 
-/// Requests kBytes from some distance behind p on. Callers are always inlined, too: GCC takes a
-/// function that only prefetches for one without effect and removes its calls.
+/// How a product of some rows reads its weights.
+struct Reading {
+  int panels;     ///< side by side
+  bool requests;  ///< far ahead, by software
+};
+
+/// One row is bound by memory, and so are few rows where their arithmetic is cheap: the hardware
+/// follows dense streams by itself, and several of them faster than one (int8, GB/s with 1, 2, 4
+/// panels: 26.4, 28.0, 30.8 by vpdpbusd; with AVX2 23.5 and 31 with 2 and 4; bf16 by vdpbf16ps with
+/// 4 rows 24, 29, 32), but not two of MXFP4 with one row (22 for 31). Requests only slow them down:
+/// one row, 2 to 8 KiB ahead, 0.6 to 0.9; bf16 by vdpbf16ps with 4 rows 21.
+///
+/// More rows are bound by arithmetic. Their loads come too seldom for the hardware to look far
+/// ahead, and what it fetches comes late: the times of reading and of computing add up. Requests
+/// hide the former (vdpbf16ps, 8 rows: 17 GB/s become 24 of 29 in the L2). One Zen 4 core.
+template <PanelFormat kFormat, int kRows>
+constexpr Reading ReadingFor() {
+  constexpr bool kIsInt8 = kFormat == PanelFormat::kInt8;
+  if (kRows == 1) return {kFormat == PanelFormat::kMxfp4 ? 1 : kIsInt8 ? 4 : 2, false};
+#ifdef MEGALITH_PATH_JOINED_PAIRS
+  // Sums of more panels than these would not stay in registers.
+  if (kFormat == PanelFormat::kBf16) {
+    if (kRows <= 6) return {kRows <= 4 ? 4 : 3, false};
+    return {2, true};
+  }
+  if (kIsInt8 && kRows == 2) return {4, false};
+  if (kIsInt8 && kRows == 3) return {2, true};
+#endif
+  return {1, true};
+}
+
+/// Requests kBytes from some distance behind p on. To the L2: with the L1 as target and a distance
+/// that fits it, requests arrive late and hold what the loads need (MXFP4 with 2, 3, 4 rows by
+/// vpdpbusd, 2 KiB ahead 18.6, 14.7, 11.6 GB/s, 8 KiB ahead to the L1 no better, to the L2 22.1,
+/// 16.3, 12.3; 16 KiB the same). Callers are always inlined, too: GCC takes a function that only
+/// prefetches for one without effect and removes its calls.
 template <std::int64_t kBytes>
 MEGALITH_INLINE void PrefetchAhead(const std::byte* p) {
-  constexpr std::int64_t kAheadBytes = 2048;
+  constexpr std::int64_t kAheadBytes = 8192;
   ForEachConstant<static_cast<int>(kBytes / 64)>(
       [&](auto i) MEGALITH_INLINE_LAMBDA { PrefetchLine(p + kAheadBytes + i * 64); });
 }
 
 /// The weights of one format: where block b of a panel lies and what loads its pairs. A loader has
 /// kPairs and kBytes, reads kBytes on construction and unpacks pair j of them by Pair<j>().
-/// One row prefetches nothing: a panel is one dense stream, which the hardware follows by itself,
-/// at 1.0 of a plain read of cold memory; requests 2 to 8 KiB ahead brought 0.6 to 0.9 (one Zen 4
-/// core).
 template <PanelFormat kFormat>
 struct Panel {
   using Layout = QuantizedPanel<kFormat>;
@@ -72,7 +103,7 @@ struct Panel {
   Vec Scaled(Vec sum, std::int64_t b) const { return sum * Scales(b); }
   template <int kRows>
   MEGALITH_INLINE void Prefetch(std::int64_t b) const {
-    if constexpr (kRows >= 2) {
+    if constexpr (ReadingFor<kFormat, kRows>().requests) {
       if (b % Layout::kGroupBlocks == 0) PrefetchAhead<64>(panel + Layout::Scales(b));
       PrefetchAhead<kBlockBytes>(Block(b));
     }
@@ -90,7 +121,9 @@ struct Panel<PanelFormat::kBf16> {
   Vec Scaled(Vec sum, std::int64_t /*b*/) const { return sum; }
   template <int kRows>
   MEGALITH_INLINE void Prefetch(std::int64_t b) const {
-    if constexpr (kRows >= 4) PrefetchAhead<kBlockBytes>(Block(b));
+    if constexpr (ReadingFor<PanelFormat::kBf16, kRows>().requests) {
+      PrefetchAhead<kBlockBytes>(Block(b));
+    }
   }
 };
 
@@ -126,18 +159,6 @@ inline void ForEachPart(const MatmulArgs<X>& args, std::int64_t row_bytes,
     function(Part{first, blocks - first < size ? blocks : first + size});
   }
 }
-
-/// Panels that one row reads side by side. More dense streams are read faster than one (int8, GB/s
-/// with 1, 2, 4 panels: 26.4, 28.0, 30.8 by vpdpbusd; with AVX2 23.5 and 31 with 2 and 4), but not
-/// two of MXFP4 (22 for 31; one Zen 4 core).
-template <PanelFormat kFormat>
-inline constexpr int kStreams = 2;
-template <>
-inline constexpr int kStreams<PanelFormat::kMxfp4> = 1;
-template <>
-inline constexpr int kStreams<PanelFormat::kInt8> = 4;
-template <int kRows, PanelFormat kFormat>
-inline constexpr int kPanelsAtOnce = kRows == 1 ? kStreams<kFormat> : 1;
 
 /// Calls add(count, start, acc) for `count` (an integral_constant) panels at a time, the first of
 /// which begins at `start`; acc[j * kRows + r] has the sums of row r of panel j: +0 in the first
@@ -274,7 +295,7 @@ void MultiplySplitPairs(const std::byte* panels, std::int64_t num_panels, std::i
                         Part part, const float* x, float* out, std::int64_t out_stride) {
   using Loaded = typename Panel<kFormat>::Loaded;
   const std::int64_t x_stride = part.size() * kBlockInputs;
-  ForEachPanel<kRows, kPanelsAtOnce<kRows, kFormat>>(
+  ForEachPanel<kRows, ReadingFor<kFormat, kRows>().panels>(
       panels, num_panels, panel_bytes, part.first == 0, out, out_stride,
       [&](auto count, const std::byte* start, Vec* acc) MEGALITH_INLINE_LAMBDA {
         const float* inputs = x;

@@ -47,7 +47,7 @@ template <int kRows, PanelFormat kFormat>
 void MultiplyFixedPoint(const std::byte* panels, std::int64_t num_panels, std::int64_t panel_bytes,
                         Part part, const FixedRows& x, float* out, std::int64_t out_stride) {
   const std::int64_t size = part.size();
-  ForEachPanel<kRows, kPanelsAtOnce<kRows, kFormat>>(
+  ForEachPanel<kRows, ReadingFor<kFormat, kRows>().panels>(
       panels, num_panels, panel_bytes, part.first == 0, out, out_stride,
       [&](auto count, const std::byte* start, Vec* acc) MEGALITH_INLINE_LAMBDA {
         for (std::int64_t i = 0; i < size; ++i) {

@@ -25,7 +25,7 @@ void MultiplyJoinedPairs(const std::byte* panels, std::int64_t num_panels, std::
                          Part part, const std::uint32_t* x, float* out, std::int64_t out_stride) {
   constexpr std::int64_t kBlockPairs = kBlockInputs / 2;
   const std::int64_t x_stride = part.size() * kBlockPairs;
-  ForEachPanel<kRows, kPanelsAtOnce<kRows, PanelFormat::kBf16>>(
+  ForEachPanel<kRows, ReadingFor<PanelFormat::kBf16, kRows>().panels>(
       panels, num_panels, panel_bytes, part.first == 0, out, out_stride,
       [&](auto count, const std::byte* start, Vec* acc) MEGALITH_INLINE_LAMBDA {
         const std::uint32_t* pairs = x;

@@ -133,7 +133,7 @@ struct Bf16Pair {
   }
 };
 MEGALITH_INLINE void PrefetchLine(const std::byte* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
 }
 
 }  // namespace megalith::kernels::MEGALITH_PATH

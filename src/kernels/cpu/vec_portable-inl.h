@@ -143,6 +143,7 @@ struct Bf16Pair {
             ForEachLane([&](int j) { return std::bit_cast<float>(words[j] & 0xffff0000u); })};
   }
 };
-inline void PrefetchLine(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
+/// Requests a cache line into the L2.
+inline void PrefetchLine(const std::byte* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace megalith::kernels::MEGALITH_PATH
