@@ -77,7 +77,8 @@ KernelCase Named(std::string kernel, std::string shape, Isa isa, std::int64_t ro
 }
 
 /// A head's state is read and written once for a run of rows, and written once for every draft.
-KernelCase KdaHead(Isa isa, std::int64_t rows, std::int64_t num_drafts, ColdMemory& states) {
+KernelCase KdaHead(Isa isa, std::int64_t rows, std::int64_t num_drafts, bool chunks,
+                   ColdMemory& states) {
   auto buffers = std::make_shared<Buffers>();
   const std::int64_t width = rows * kHeadDim;
   kernels::KdaHeadArgs<Bf16> args{};
@@ -117,14 +118,17 @@ KernelCase KdaHead(Isa isa, std::int64_t rows, std::int64_t num_drafts, ColdMemo
   args.draft_histories = draft_histories->data();
   args.out = buffers->Act(width);
   args.out_stride = kHeadDim;
-  args.scratch = buffers->Float(kernels::KdaScratchFloats(kHeadDim));
+  args.first_chunk_rows = kernels::kKdaChunkRows;
+  args.scratch = buffers->Float(chunks ? kernels::KdaChunkScratchFloats(kHeadDim)
+                                       : kernels::KdaScratchFloats(kHeadDim));
   constexpr std::size_t kStateBytes = kHeadDim * kHeadDim * sizeof(float);
   KernelCase item =
-      Named("kda_head", fmt::format("head {}, rows {}, drafts {}", kHeadDim, rows, num_drafts), isa,
-            rows);
+      Named(chunks ? "kda_chunks" : "kda_head",
+            fmt::format("head {}, rows {}, drafts {}", kHeadDim, rows, num_drafts), isa, rows);
   item.result.bytes_per_call = static_cast<double>(2 + num_drafts) * kStateBytes;
   item.call = [args, buffers, draft_states, draft_histories, &states,
-               kernel = kernels::Bf16Kernels(isa).kda_head]() mutable {
+               kernel = chunks ? kernels::Bf16Kernels(isa).kda_chunks
+                               : kernels::Bf16Kernels(isa).kda_head]() mutable {
     args.state = reinterpret_cast<float*>(states.Next(kStateBytes));
     for (float*& state : *draft_states) {
       state = reinterpret_cast<float*>(states.Next(kStateBytes));
@@ -297,9 +301,10 @@ KernelCase RouterTopK(Isa isa) {
 std::vector<KernelCase> OtherCases(ColdMemory& states, const KernelOptions& options) {
   std::vector<KernelCase> cases;
   for (const Isa isa : options.isas) {
-    cases.push_back(KdaHead(isa, 1, 0, states));
-    cases.push_back(KdaHead(isa, kDraftRows, kDraftRows - 1, states));
-    cases.push_back(KdaHead(isa, 64, 0, states));
+    cases.push_back(KdaHead(isa, 1, 0, false, states));
+    cases.push_back(KdaHead(isa, kDraftRows, kDraftRows - 1, false, states));
+    cases.push_back(KdaHead(isa, 64, 0, false, states));
+    cases.push_back(KdaHead(isa, 64, 0, true, states));
     for (const std::int64_t positions : {1024, 16384}) {
       cases.push_back(MlaAttention(isa, positions, states));
     }

@@ -38,6 +38,7 @@ struct KdaCase {
         histories(conv_kernel * 3 * stride, 1),
         out(rows_count * stride, 1),
         scratch(KdaScratchFloats(dim)),
+        chunk_scratch(KdaChunkScratchFloats(dim)),
         zero(zero_state),
         bound(lower_bound) {
     Random random(seed);
@@ -92,6 +93,14 @@ struct KdaCase {
             scratch.data()};
   }
 
+  /// For the chunk form, with its first border after so many rows.
+  KdaHeadArgs<Act> Chunks(std::int64_t first_chunk_rows = kKdaChunkRows) {
+    KdaHeadArgs<Act> args = Args();
+    args.first_chunk_rows = first_chunk_rows;
+    args.scratch = chunk_scratch.data();
+    return args;
+  }
+
   /// Arguments for rows first .. first + count - 1 of the same run.
   KdaHeadArgs<Act> Rows(std::int64_t first, std::int64_t count) {
     KdaHeadArgs<Act> args = Args();
@@ -115,6 +124,7 @@ struct KdaCase {
     EXPECT_TRUE(state.CanariesIntact());
     EXPECT_TRUE(histories.CanariesIntact());
     EXPECT_TRUE(scratch.CanariesIntact());
+    EXPECT_TRUE(chunk_scratch.CanariesIntact());
   }
 
   std::int64_t rows, head_dim, kernel, stride, state_stride;
@@ -122,7 +132,7 @@ struct KdaCase {
   Buffer<float> q_taps, k_taps, v_taps, dt_bias, o_norm, state;
   Buffer<Act> histories;  ///< [conv_kernel - 1][q, k, v][stride], and a row that nobody touches
   Buffer<Act> out;
-  Buffer<float> scratch;
+  Buffer<float> scratch, chunk_scratch;
   bool zero;
   float bound;
   float a_log;
@@ -282,6 +292,70 @@ TEST_P(KdaHeadTest, DraftsOfALongRunMatchReference) {
   });
 }
 
+class KdaChunksTest : public test::PathTest {};
+
+TEST_P(KdaChunksTest, EveryShapeMatchesReference) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    for (const std::int64_t dim : {1, 3, 15, 16, 17, 32, 48, 64, 80, 128, 131}) {
+      for (const std::int64_t rows : {1, 2, 15, 16, 17, 50}) {
+        const std::int64_t first = 1 + (5 * dim + 3 * rows) % kKdaChunkRows;
+        const bool zero = (dim + rows) % 2 == 0;
+        const float bound = rows % 2 == 1 ? -5.0f : 0.0f;
+        SCOPED_TRACE("dim " + std::to_string(dim) + " rows " + std::to_string(rows) +
+                     " first chunk " + std::to_string(first) + (zero ? " from zero" : ""));
+        KdaCase<Act> actual(rows, dim, 1 + (dim + rows) % 5, zero, bound, 7);
+        KdaCase<Act> expected(rows, dim, 1 + (dim + rows) % 5, zero, bound, 7);
+        table.kda_chunks(actual.Chunks(first));
+        reference::KdaChunks(expected.Chunks(first));
+        actual.ExpectSameResults(expected);
+      }
+    }
+  });
+}
+
+TEST_P(KdaChunksTest, ARunCutAtChunkBordersGivesTheSameBits) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    constexpr std::int64_t kRows = 60;
+    constexpr std::int64_t kFirst = 5;
+    for (const bool zero : {false, true}) {
+      KdaCase<Act> whole(kRows, 40, 4, zero, -5.0f, 3);
+      table.kda_chunks(whole.Chunks(kFirst));
+      for (const std::int64_t cut_at : {5, 21, 53}) {
+        SCOPED_TRACE("cut after " + std::to_string(cut_at));
+        KdaCase<Act> cut(kRows, 40, 4, zero, -5.0f, 3);
+        KdaHeadArgs<Act> head = cut.Rows(0, cut_at);
+        head.first_chunk_rows = kFirst;
+        KdaHeadArgs<Act> tail = cut.Rows(cut_at, kRows - cut_at);
+        tail.first_chunk_rows = kKdaChunkRows;
+        head.scratch = tail.scratch = cut.chunk_scratch.data();
+        table.kda_chunks(head);
+        table.kda_chunks(tail);
+        cut.ExpectSameResults(whole);
+      }
+    }
+  });
+}
+
+TEST_P(KdaChunksTest, ZeroStateIgnoresWhatStateAndHistoryHold) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    for (const std::int64_t rows : {1, 3, 20}) {
+      KdaCase<Act> dirty(rows, 20, 4, true, -5.0f, 4);
+      KdaCase<Act> clean(rows, 20, 4, true, -5.0f, 4);
+      dirty.state.Fill([] { return std::numeric_limits<float>::quiet_NaN(); });
+      for (std::int64_t i = 0; i < 3 * 3; ++i) {
+        std::fill_n(dirty.histories.data() + i * dirty.stride, 20,
+                    RoundTo<Act>(std::numeric_limits<float>::quiet_NaN()));
+      }
+      table.kda_chunks(dirty.Chunks());
+      table.kda_chunks(clean.Chunks());
+      dirty.ExpectSameResults(clean);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, KdaChunksTest, ::testing::ValuesIn(test::kAllPaths),
+                         test::PathName);
+
 INSTANTIATE_TEST_SUITE_P(Paths, KdaHeadTest, ::testing::ValuesIn(test::kAllPaths), test::PathName);
 
 double ExactSigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
@@ -379,6 +453,38 @@ TEST_P(KdaAccuracyTest, ReferenceFollowsTheDoubleRecurrence) {
                     expected[static_cast<std::size_t>(r * 24 + d)], bound)
             << "row " << r << " channel " << d;
       }
+    }
+  }
+}
+
+// The chunk form adds the same products in another order, and a chunk's rows meet in sums of at
+// most kKdaChunkRows more products. Decays between almost 1 and e^-5 (softplus: e^-30, whose
+// quotients would not fit in a float) must not matter.
+TEST_P(KdaAccuracyTest, ChunksFollowTheDoubleRecurrence) {
+  constexpr std::int64_t kRows = 120;
+  constexpr std::int64_t kDim = 24;
+  for (const float shift : {-12.0f, 0.0f, 12.0f}) {
+    for (const std::int64_t first : {1, 7, 16}) {
+      SCOPED_TRACE("decay shifted by " + std::to_string(shift) + " first chunk " +
+                   std::to_string(first));
+      KdaCase<float> c(kRows, kDim, 4, first == 7, GetParam(), 12);
+      for (std::int64_t d = 0; d < kDim; ++d)
+        c.dt_bias[d] += shift * (GetParam() < 0.0f ? 1 : 2.5f);
+      const std::vector<double> expected = ExactKda(c);
+      reference::KdaChunks(c.Chunks(first));
+      double largest = 0.0;
+      for (const double x : expected) largest = std::max(largest, std::fabs(x));
+      const double bound = kRows * 3 * (kDim + kKdaChunkRows + 30) * 0x1p-24 * largest;
+      double worst = 0.0;
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        for (std::int64_t d = 0; d < kDim; ++d) {
+          const double difference = std::fabs(static_cast<double>(c.out[r * c.stride + d]) -
+                                              expected[static_cast<std::size_t>(r * kDim + d)]);
+          worst = std::max(worst, difference);
+        }
+      }
+      EXPECT_LE(worst, bound);
+      RecordProperty("share_of_bound", std::to_string(worst / bound));
     }
   }
 }

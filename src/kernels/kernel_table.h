@@ -169,9 +169,33 @@ struct KdaHeadArgs {
   /// Each a q history; the k and v histories lie at the distances from it that k_history and
   /// v_history have from q_history.
   Act* const* draft_histories = nullptr;
+  /// Chunk form only: rows up to the first chunk border, 1 .. kKdaChunkRows.
+  std::int64_t first_chunk_rows = 0;
 };
 inline std::int64_t KdaScratchFloats(std::int64_t head_dim) {
   return 8 * RoundUp<std::int64_t>(head_dim, kLanes);
+}
+
+/// Rows of a chunk in the chunk form of KDA, and where its borders are: at multiples of it among a
+/// sequence's positions. The chunk's own pairs of rows cost more the longer it is, reading and
+/// writing the state less: 16 and 32 are equally fast, and 16 are a vector of lanes.
+inline constexpr std::int64_t kKdaChunkRows = 16;
+
+/// The chunk form: the recurrence of a chunk's rows i = 0 .. n - 1 written out, so that the state S
+/// is read and written once a chunk and the rest are matrix products (num_drafts = 0). With
+/// a_i the decays, P_i = a_0 * .. * a_i and, for j <= i, D_ij = k_j * a_(j + 1) * .. * a_i, all
+/// products in ascending order of rows:
+///   u_i = beta_i (v_i - ((k_i * P_i) . S + sum over j < i of (k_i . D_ij) u_j))
+///   o_i = (q_i * P_i) . S + sum over j <= i of (q_i . D_ij) u_j
+///   S   = P_(n - 1) * S + sum over i of D_(n - 1)i u_i
+/// The dot products of rows k_i . D_ij and q_i . D_ij have the order of rule 2 of numerics.h, all
+/// other sums are chains in ascending order (of d, then of rows). Decays are multiplied up, never
+/// divided out, and no exponent is taken of a sum: nothing overflows however strong the decay.
+inline std::int64_t KdaChunkScratchFloats(std::int64_t head_dim) {
+  const std::int64_t padded = RoundUp<std::int64_t>(head_dim, kLanes);
+  // Of one row: q, its decays and their product. Of all: v, D, k * P, q * P and what these two
+  // give. Then the two matrices of dots, and beta.
+  return (3 + 6 * kKdaChunkRows) * padded + (2 * kKdaChunkRows + 1) * kKdaChunkRows;
 }
 
 /// `heads` heads of one row over positions 0 .. num_positions - 1. Strides are elements between
@@ -200,6 +224,44 @@ inline std::int64_t MlaScratchFloats(std::int64_t heads, std::int64_t rank, std:
   return kMaxMlaHeadsAtOnce * (RoundUp<std::int64_t>(rank, kLanes) + split) + 2 * heads;
 }
 
+/// One head of a run of rows in expanded form: keys and values of the head are made of the cached
+/// latents, part by part, and all rows meet a part before the next. bf16 only, and other bits than
+/// MlaAttention. With `dot` and round as the path has them for bf16 (rule 1 of numerics.h), for the
+/// positions t of a part:
+///   key_t   = round(dot(key rows of kv_b, latent_t)), then the extra key of t
+///   value_t = round(dot(value rows of kv_b, latent_t))
+///   score_t = dot(key_t, query) * scale; p_t = exp(score_t - largest of the part), 0 if t lies
+///             after the row; high_t = round(p_t), low_t = round(p_t - high_t)
+///   part    = dot(high, values) + dot(low, values), with t as the input of the dot
+/// Parts end at multiples of `split` positions and merge in ascending order as those of
+/// MlaAttention do. Bits of a row depend on its own position and the cache only. (A value that is
+/// not finite also shows in the rows before it of the same run.)
+struct MlaExpandedArgs {
+  std::int64_t rows;            ///< row r is at position first_position + r
+  std::int64_t first_position;  ///< positions before it are in the cache, and so are the rows' own
+  const Bf16* query;            ///< [rows][nope + extra], row stride query_stride
+  std::int64_t query_stride;
+  std::int64_t nope;
+  std::int64_t extra;
+  std::int64_t rank;
+  std::int64_t value_dim;
+  /// Packed bf16 panels of this head: kv_b's key rows with latents as outputs and keys as inputs
+  /// (as the absorbed form reads them), and its value rows.
+  const Bf16* key_weights;    ///< panels of [rank] outputs over [nope] inputs
+  const Bf16* value_weights;  ///< panels of [value_dim] outputs over [rank] inputs
+  const Bf16* cache;          ///< as MlaAttentionArgs
+  const std::int32_t* page_table;
+  std::int64_t page_tokens;
+  std::int64_t split;
+  float scale;
+  const Bf16* gate;  ///< [rows][value_dim]: out = round(round(o) * round(sigmoid(gate))); or null
+  std::int64_t gate_stride;
+  Bf16* out;  ///< [rows][value_dim]
+  std::int64_t out_stride;
+  void (*matmul)(const MatmulArgs<Bf16>&);  ///< of the path, for bf16 panels
+  float*
+      scratch;  ///< private, MlaExpandedScratch::floats (mla_expanded_scratch.h), 64-byte aligned
+};
 /// Attention of a drafter's block: `heads` query heads that share one key and value head, for every
 /// row of the block, over the context and the block itself. Softmax in float over the keys in
 /// ascending order, the block's last; `out` is rounded once. Bits of a row and head do not depend
@@ -281,7 +343,9 @@ struct KernelTable {
   /// sum[i] = sum[i] + weight * round(acc[i])
   void (*weighted_add)(const float* acc, float weight, std::int64_t count, float* sum);
   void (*kda_head)(const KdaHeadArgs<Act>&);
+  void (*kda_chunks)(const KdaHeadArgs<Act>&);  ///< the chunk form: other bits
   void (*mla_attention)(const MlaAttentionArgs<Act>&);
+  void (*mla_expanded)(const MlaExpandedArgs&);  ///< null for float activations
   void (*draft_attention)(const DraftAttentionArgs<Act>&);
   void (*router_top_k)(const RouterTopKArgs&);
 };

@@ -110,9 +110,80 @@ inline void UpdateStateByColumns(const float* before, float* after, std::int64_t
   }
 }
 
+/// What the rows of a head have in common.
+template <typename Act>
+struct KdaRows {
+  explicit KdaRows(const KdaHeadArgs<Act>& args)
+      : q{args.q, args.q_stride, args.q_taps, args.q_history},
+        k{args.k, args.k_stride, args.k_taps, args.k_history},
+        v{args.v, args.v_stride, args.v_taps, args.v_history},
+        exp_a(Exp(args.a_log)),
+        q_scale(1.0f / std::sqrt(static_cast<float>(args.head_dim))) {}
+  KdaStream<Act> q;
+  KdaStream<Act> k;
+  KdaStream<Act> v;
+  float exp_a;
+  float q_scale;
+};
+
+/// One row before the delta rule: q, k and v, zeros up to a full vector, and the decays; returns
+/// beta.
+template <typename Act>
+inline float PrepareRow(const KdaHeadArgs<Act>& args, const KdaRows<Act>& rows, std::int64_t r,
+                        float* q, float* k, float* v, float* alpha) {
+  constexpr float kL2NormEps = 1e-6f;
+  const Vec q_inverse = Set1(Rsqrt(Convolve(args, rows.q, r, q) + kL2NormEps));
+  const Vec k_inverse = Set1(Rsqrt(Convolve(args, rows.k, r, k) + kL2NormEps));
+  Convolve(args, rows.v, r, v);
+  const Act* decay = args.decay + r * args.decay_stride;
+  ForEachVector(args.head_dim, [&](std::int64_t d, std::int64_t n) {
+    Store((Load(q + d) * q_inverse) * Set1(rows.q_scale), q + d);
+    Store(Load(k + d) * k_inverse, k + d);
+    const Vec z = LoadUpTo(decay + d, n) + LoadUpTo(args.dt_bias + d, n);
+    const Vec g = args.gate_lower_bound < 0.0f
+                      ? Set1(args.gate_lower_bound) * SigmoidOf(Set1(rows.exp_a) * z)
+                      : Zero() - Set1(rows.exp_a) * SoftplusOf(z);
+    Store(ExpOf(g), alpha + d);
+  });
+  return Sigmoid(Widen(args.beta[r * args.beta_stride]));
+}
+
+/// Rounding, output norm and gate of a row; o is overwritten.
+template <typename Act>
+inline void FinishRow(const KdaHeadArgs<Act>& args, std::int64_t r, float* o) {
+  const std::int64_t dim = args.head_dim;
+  Vec squares = Zero();
+  for (std::int64_t d = 0; d < dim; d += kLanes) {
+    const Vec value = RoundToAct<Act>(Load(o + d));
+    Store(value, o + d);
+    squares = squares + value * value;
+  }
+  const Vec inverse_rms = Set1(Rsqrt(SumLanes(squares) / static_cast<float>(dim) + args.eps));
+  const Act* gate = args.gate + r * args.gate_stride;
+  Act* out = args.out + r * args.out_stride;
+  ForEachVector(dim, [&](std::int64_t d, std::int64_t n) {
+    const Vec normed = (Load(o + d) * inverse_rms) * LoadUpTo(args.o_norm + d, n);
+    StoreUpTo(normed * SigmoidOf(LoadUpTo(gate + d, n)), out + d, n);
+  });
+}
+
+/// The three histories once `count` rows have passed, the q history at q_history.
+template <typename Act>
+inline void WriteHistories(const KdaHeadArgs<Act>& args, const KdaRows<Act>& rows,
+                           std::int64_t count, Act* q_history) {
+  WriteHistory(args, rows.q, count, q_history);
+  WriteHistory(args, rows.k, count, q_history + (args.k_history - args.q_history));
+  WriteHistory(args, rows.v, count, q_history + (args.v_history - args.q_history));
+}
+
+template <typename Act>
+inline void ZeroState(const KdaHeadArgs<Act>& args) {
+  std::memset(args.state, 0,
+              static_cast<std::size_t>(args.head_dim * args.state_stride) * sizeof(float));
+}
+
 template <typename Act>
 void KdaHead(const KdaHeadArgs<Act>& args) {
-  constexpr float kL2NormEps = 1e-6f;
   const std::int64_t dim = args.head_dim;
   const std::int64_t padded = RoundUp<std::int64_t>(dim, kLanes);
   float* q = args.scratch;
@@ -120,63 +191,24 @@ void KdaHead(const KdaHeadArgs<Act>& args) {
   float* v = k + padded;
   float* alpha = v + padded;
   float* o = alpha + padded;
-  const KdaStream<Act> q_stream{args.q, args.q_stride, args.q_taps, args.q_history};
-  const KdaStream<Act> k_stream{args.k, args.k_stride, args.k_taps, args.k_history};
-  const KdaStream<Act> v_stream{args.v, args.v_stride, args.v_taps, args.v_history};
-  const float exp_a = Exp(args.a_log);
-  const float q_scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  if (args.zero_state) {
-    std::memset(args.state, 0, static_cast<std::size_t>(dim * args.state_stride) * sizeof(float));
-  }
+  const KdaRows<Act> rows(args);
+  if (args.zero_state) ZeroState(args);
 
   const std::int64_t first_draft = args.rows - args.num_drafts;
   const float* before = args.state;
   for (std::int64_t r = 0; r < args.rows; ++r) {
     float* after = r < first_draft ? args.state : args.draft_states[r - first_draft];
-    const Vec q_inverse = Set1(Rsqrt(Convolve(args, q_stream, r, q) + kL2NormEps));
-    const Vec k_inverse = Set1(Rsqrt(Convolve(args, k_stream, r, k) + kL2NormEps));
-    Convolve(args, v_stream, r, v);
-    const Act* decay = args.decay + r * args.decay_stride;
-    ForEachVector(dim, [&](std::int64_t d, std::int64_t n) {
-      Store((Load(q + d) * q_inverse) * Set1(q_scale), q + d);
-      Store(Load(k + d) * k_inverse, k + d);
-      const Vec z = LoadUpTo(decay + d, n) + LoadUpTo(args.dt_bias + d, n);
-      const Vec g = args.gate_lower_bound < 0.0f
-                        ? Set1(args.gate_lower_bound) * SigmoidOf(Set1(exp_a) * z)
-                        : Zero() - Set1(exp_a) * SoftplusOf(z);
-      Store(ExpOf(g), alpha + d);
-    });
-    const float beta = Sigmoid(Widen(args.beta[r * args.beta_stride]));
-
+    const float beta = PrepareRow(args, rows, r, q, k, v, alpha);
     UpdateStateByColumns<kKdaVectors>(before, after, args.state_stride, 0, dim, alpha, k, q, v,
                                       beta, o);
     before = after;
-
-    Vec squares = Zero();
-    for (std::int64_t d = 0; d < padded; d += kLanes) {
-      const Vec value = RoundToAct<Act>(Load(o + d));
-      Store(value, o + d);
-      squares = squares + value * value;
-    }
-    const Vec inverse_rms = Set1(Rsqrt(SumLanes(squares) / static_cast<float>(dim) + args.eps));
-    const Act* gate = args.gate + r * args.gate_stride;
-    Act* out = args.out + r * args.out_stride;
-    ForEachVector(dim, [&](std::int64_t d, std::int64_t n) {
-      const Vec normed = (Load(o + d) * inverse_rms) * LoadUpTo(args.o_norm + d, n);
-      StoreUpTo(normed * SigmoidOf(LoadUpTo(gate + d, n)), out + d, n);
-    });
+    FinishRow(args, r, o);
   }
   // Drafts first: they too may read the histories from before the run.
   for (std::int64_t i = 0; i < args.num_drafts; ++i) {
-    Act* history = args.draft_histories[i];
-    const std::int64_t rows = first_draft + i + 1;
-    WriteHistory(args, q_stream, rows, history);
-    WriteHistory(args, k_stream, rows, history + (args.k_history - args.q_history));
-    WriteHistory(args, v_stream, rows, history + (args.v_history - args.q_history));
+    WriteHistories(args, rows, first_draft + i + 1, args.draft_histories[i]);
   }
-  WriteHistory(args, q_stream, first_draft, args.q_history);
-  WriteHistory(args, k_stream, first_draft, args.k_history);
-  WriteHistory(args, v_stream, first_draft, args.v_history);
+  WriteHistories(args, rows, first_draft, args.q_history);
 }
 
 }  // namespace megalith::kernels::MEGALITH_PATH

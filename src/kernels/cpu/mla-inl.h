@@ -137,14 +137,13 @@ struct SoftmaxSum {
   float total;
 };
 
-/// out = out and part_out over their common maximum.
-template <typename Act>
-inline void MergePart(const MlaAttentionArgs<Act>& args, SoftmaxSum part, const float* part_out,
-                      SoftmaxSum* sum, float* out) {
+/// out = out and part_out, `count` channels, over their common maximum.
+inline void MergePart(std::int64_t count, SoftmaxSum part, const float* part_out, SoftmaxSum* sum,
+                      float* out) {
   const float merged_max = part.max > sum->max ? part.max : sum->max;
   const float old_scale = Exp(sum->max - merged_max);
   const float part_scale = Exp(part.max - merged_max);
-  ForEachVector(args.rank, [&](std::int64_t j, std::int64_t n) {
+  ForEachVector(count, [&](std::int64_t j, std::int64_t n) {
     const Vec merged =
         LoadUpTo(out + j, n) * Set1(old_scale) + Load(part_out + j) * Set1(part_scale);
     StoreUpTo(merged, out + j, n);
@@ -186,7 +185,7 @@ void AttendPart(const MlaAttentionArgs<Act>& args, std::int64_t head, std::int64
       sums[head + h] = parts[h];
       std::memcpy(out, part_out + h * padded, static_cast<std::size_t>(args.rank) * sizeof(float));
     } else {
-      MergePart(args, parts[h], part_out + h * padded, &sums[head + h], out);
+      MergePart(args.rank, parts[h], part_out + h * padded, &sums[head + h], out);
     }
   }
 }

@@ -15,6 +15,7 @@
 #include "kernels/cpu/paths.h"
 #include "kernels/kernel_table.h"
 #include "kernels/layout.h"
+#include "kernels/mla_expanded_scratch.h"
 #include "kernels/numerics.h"
 
 /// For functions that take or return vectors: GCC would pass a pair of AVX2 registers through

@@ -37,7 +37,9 @@ KernelTable<Act> MakeTable() {
   table.sigmoid_gate = SigmoidGate<Act>;
   table.weighted_add = WeightedAdd<Act>;
   table.kda_head = KdaHead<Act>;
+  table.kda_chunks = KdaChunks<Act>;
   table.mla_attention = MlaAttention<Act>;
+  if constexpr (std::is_same_v<Act, Bf16>) table.mla_expanded = MlaExpanded;
   table.draft_attention = DraftAttention<Act>;
   table.router_top_k = RouterTopK;
   return table;

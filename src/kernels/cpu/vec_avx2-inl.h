@@ -14,6 +14,8 @@ struct Mask {
 // 2 rows: 8 registers of chains and 4 of weights of 16.
 inline constexpr int kMatmulRowsPerPass = 2;
 inline constexpr int kKdaVectors = 4;
+inline constexpr int kKdaRows = 2;        ///< KDA chunks: rows per pass ...
+inline constexpr int kKdaColumns = 2;     ///< ... and state columns, in vectors
 inline constexpr int kMlaHeads = 2;       ///< heads that share a cached row
 inline constexpr int kMlaPositions = 2;   ///< positions scored together
 inline constexpr int kLatentVectors = 2;  ///< latent channels per pass, in vectors

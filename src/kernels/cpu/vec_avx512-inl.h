@@ -12,6 +12,8 @@ struct Mask {
 // 8 rows: 16 chains, 8 sums and 2 weights of 32 registers.
 inline constexpr int kMatmulRowsPerPass = 8;
 inline constexpr int kKdaVectors = 8;
+inline constexpr int kKdaRows = 4;        ///< KDA chunks: rows per pass ...
+inline constexpr int kKdaColumns = 4;     ///< ... and state columns, in vectors
 inline constexpr int kMlaHeads = 4;       ///< heads that share a cached row
 inline constexpr int kMlaPositions = 4;   ///< positions scored together
 inline constexpr int kLatentVectors = 4;  ///< latent channels per pass, in vectors

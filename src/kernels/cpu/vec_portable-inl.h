@@ -13,6 +13,8 @@ struct Mask {
 // How the shared kernels are shaped for the registers of this path.
 inline constexpr int kMatmulRowsPerPass = 2;  ///< rows that share one reading of a weight block
 inline constexpr int kKdaVectors = 4;         ///< state columns per pass, in vectors
+inline constexpr int kKdaRows = 2;            ///< KDA chunks: rows per pass ...
+inline constexpr int kKdaColumns = 2;         ///< ... and state columns, in vectors
 inline constexpr int kMlaHeads = 2;           ///< heads that share a cached row
 inline constexpr int kMlaPositions = 2;       ///< positions scored together
 inline constexpr int kLatentVectors = 2;      ///< latent channels per pass, in vectors

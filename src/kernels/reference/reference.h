@@ -40,7 +40,11 @@ void WeightedAdd(const float* acc, float weight, std::int64_t count, float* sum)
 template <typename Act>
 void KdaHead(const KdaHeadArgs<Act>& args);
 template <typename Act>
+void KdaChunks(const KdaHeadArgs<Act>& args);
+template <typename Act>
 void MlaAttention(const MlaAttentionArgs<Act>& args);
+/// `numerics`: of the products; args.matmul and the scratch are not used.
+void MlaExpanded(const MlaExpandedArgs& args, DotNumerics numerics);
 template <typename Act>
 void DraftAttention(const DraftAttentionArgs<Act>& args);
 
