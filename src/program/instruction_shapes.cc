@@ -9,7 +9,9 @@
 namespace megalith::program {
 namespace {
 
-constexpr std::int64_t kLanes = 16;  // state rows are padded to whole vectors
+constexpr std::int64_t kLanes =
+    16;  // state rows are padded to whole vectors; panels have so many outputs
+constexpr std::int64_t kBlockInputs = 32;  // inputs of panels are padded to whole blocks
 
 class InstructionCheck {
  public:
@@ -104,7 +106,9 @@ class InstructionCheck {
       if (operand == 3) {
         return epilogue != Epilogue::kAddSharedResidual && epilogue != Epilogue::kAddResidual;
       }
+      if (operand == 4) return instruction_.imm[1] == 0;
     }
+    if (instruction_.opcode == Opcode::kMlaExpanded) return operand == 4;
     if (instruction_.opcode == Opcode::kAttnResNorm) {
       return operand == 1 || (operand == 3 && instruction_.imm[1] == 0);
     }
@@ -321,6 +325,8 @@ class InstructionCheck {
         return CheckMlaAppend();
       case Opcode::kMlaAttention:
         return CheckMlaAttention();
+      case Opcode::kMlaExpanded:
+        return CheckMlaExpanded();
       case Opcode::kRouterTopK:
         return CheckRouterTopK();
       case Opcode::kRoutePlan:
@@ -415,6 +421,7 @@ class InstructionCheck {
     if (instruction_.epilogue != Epilogue::kStore) {
       MEGALITH_RETURN_IF_ERROR(ExpectDType(1, program_.activation_dtype));
     }
+    MEGALITH_RETURN_IF_ERROR(CheckPanelsOut(tile, tensor));
     for (std::size_t operand : {std::size_t{2}, std::size_t{3}}) {
       if (instruction_.operands[operand].buffer == kNone) continue;
       MEGALITH_RETURN_IF_ERROR(ExpectColumns(operand, tile.num_outputs));
@@ -423,6 +430,19 @@ class InstructionCheck {
           ExpectDType(operand, shared ? DType::kF32 : program_.activation_dtype));
     }
     return {};
+  }
+
+  /// Products that leave out fast runs keep their panels for these.
+  Status CheckPanelsOut(const Tile& tile, const Tensor& tensor) const {
+    if (instruction_.imm[1] == 0 && instruction_.operands[4].buffer == kNone) return {};
+    if (instruction_.imm[1] != 1 || instruction_.trip != Register::kRows) {
+      return Violation("V1", "panels are kept by products over rows that leave out fast runs");
+    }
+    if (tensor.format != WeightFormat::kBf16) {
+      return Violation("V1", "panels of {} are not bf16", tensor.name);
+    }
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(4, BufferKind::kSingle, DType::kBf16));
+    return ExpectColumns(4, tile.bytes / DTypeBytes(DType::kBf16));
   }
 
   Status CheckKda() const {
@@ -516,6 +536,47 @@ class InstructionCheck {
     MEGALITH_RETURN_IF_ERROR(ExpectBuffer(3, BufferKind::kRows, DType::kF32));
     MEGALITH_RETURN_IF_ERROR(ExpectRange(3, first * rank, last * rank));
     return ExpectBuffer(4, BufferKind::kStepInput, DType::kI32);
+  }
+
+  Status CheckMlaExpanded() const {
+    const std::int64_t first = instruction_.imm[0];
+    const std::int64_t last = instruction_.imm[1];
+    const std::int64_t heads = last - first;
+    if (first < 0 || heads < 1) return Violation("V1", "heads [{}, {})", first, last);
+    for (std::size_t operand : {0u, 5u}) {
+      if (Columns(instruction_.operands[operand]) % heads != 0) {
+        return Violation("V1", "{} columns are not {} whole heads",
+                         Columns(instruction_.operands[operand]), heads);
+      }
+    }
+    const std::int64_t query = Columns(instruction_.operands[0]) / heads;
+    const std::int64_t value = Columns(instruction_.operands[5]) / heads;
+    const std::int64_t rank = instruction_.imm[2];
+    const std::int64_t extra = Columns(instruction_.operands[3]) - rank;
+    if (rank < 1 || extra < 0 || extra >= query) {
+      return Violation("V1", "cache rows of {} for rank {} and queries of {}",
+                       Columns(instruction_.operands[3]), rank, query);
+    }
+    const auto panels = [](std::int64_t outputs, std::int64_t inputs) {
+      return RoundUp(outputs, kLanes) * RoundUp(inputs, kBlockInputs);
+    };
+    const std::int64_t key_panels = panels(rank, query - extra);
+    const std::int64_t value_panels = panels(value, rank);
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(0, BufferKind::kRows, DType::kBf16));
+    MEGALITH_RETURN_IF_ERROR(ExpectRange(0, first * query, last * query));
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(1, BufferKind::kSingle, DType::kBf16));
+    MEGALITH_RETURN_IF_ERROR(ExpectRange(1, first * key_panels, last * key_panels));
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(2, BufferKind::kSingle, DType::kBf16));
+    MEGALITH_RETURN_IF_ERROR(ExpectRange(2, first * value_panels, last * value_panels));
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(3, BufferKind::kMlaCache, DType::kBf16));
+    MEGALITH_RETURN_IF_ERROR(ExpectWholeCache(3));
+    if (instruction_.operands[4].buffer != kNone) {
+      MEGALITH_RETURN_IF_ERROR(ExpectBuffer(4, BufferKind::kRows, DType::kBf16));
+      MEGALITH_RETURN_IF_ERROR(ExpectRange(4, first * value, last * value));
+    }
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(5, BufferKind::kRows, DType::kBf16));
+    MEGALITH_RETURN_IF_ERROR(ExpectRange(5, first * value, last * value));
+    return ExpectBuffer(6, BufferKind::kStepInput, DType::kI32);
   }
 
   Status CheckRouterTopK() const {

@@ -36,20 +36,30 @@
     "if the visit captures: captured[capture_index] = prefix")                                     \
   X(kRmsNorm, "rms_norm", "in:r out:w", kOwnRows,                                                  \
     "out = round(in * rsqrt(mean(in^2) + eps) * vector 0); scalar[0] = eps")                       \
-  X(kMatmul, "matmul", "in:r out:w aux:r residual:r", kAllRows,                                    \
-    "acc[n] = dot(tile row n, in); out = epilogue(acc), see Epilogue")                             \
+  X(kMatmul, "matmul", "in:r out:w aux:r residual:r panels:w", kAllRows,                           \
+    "acc[n] = dot(tile row n, in); out = epilogue(acc), see Epilogue. imm[1] = 1: not in the "     \
+    "rows "                                                                                        \
+    "of fast runs (kFastRunRows); for these panels = the packed tile")                             \
   X(kKda, "kda", "q:r k:r v:r gate:r decay:r beta:r out:w state:u conv:u step_input:r", kAllRows,  \
     "heads imm[0]..imm[1] of every run: short convolution + SiLU, L2 norm of q and k, decay, "     \
     "delta rule row by row, output norm, sigmoid gate. Vectors: q, k, v taps, A_log, dt_bias, "    \
     "o_norm. A run that starts at position 0 starts from zero state. scalar[0] = eps of the "      \
-    "output norm, scalar[1] = gate lower bound (0: softplus form)")                                \
+    "output norm, scalar[1] = gate lower bound (0: softplus form). imm[2] = 1: fast runs in "      \
+    "chunk form")                                                                                  \
   X(kMlaAppend, "mla_append", "in:r cache:w step_input:r", kOwnRows,                               \
     "cache row at the row's position = round(RMS norm of in[0..rank) * vector 0), in[rank..end); " \
     "scalar[0] = eps, imm[0] = rank")                                                              \
   X(kMlaAttention, "mla_attention", "query:r latent_query:r cache:r out:w step_input:r", kAllRows, \
     "heads imm[0]..imm[1]: softmax over all positions <= the row's own of (latent_query . latent " \
     "+ extra query . extra key) * scalar[0]; out = probabilities . latents (float). Context is "   \
-    "split every kAttentionSplit positions; parts are merged in ascending order")                  \
+    "split every kAttentionSplit positions; parts are merged in ascending order. imm[2] = 1: not " \
+    "in the rows of fast runs")                                                                    \
+  X(kMlaExpanded, "mla_expanded",                                                                  \
+    "query:r key_panels:r value_panels:r cache:r gate:r out:u step_input:r", kAllRows,             \
+    "heads imm[0]..imm[1], rows of fast runs: keys and values of the head from the cached "        \
+    "latents, "                                                                                    \
+    "then the same attention; out = round(probabilities . values), times the sigmoid of gate. "    \
+    "imm[2] = rank, scalar[0] as mla_attention. Panels: kv_b as packed for the absorbed form")     \
   X(kRouterTopK, "router_top_k", "scores:r ids:w weights:w", kOwnRows,                             \
     "s = sigmoid(scores) (or softmax: imm[2] = 1); the imm[0] largest of s + vector 0 (lowest id " \
     "on ties), ids ascending; weight = s / (sum of the selected s + 1e-20) * scalar[0] if "        \

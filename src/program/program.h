@@ -40,6 +40,10 @@ const OpcodeInfo& Info(Opcode opcode);
 /// Positions per part of split attention: fixed, so that bits do not depend on context or workers.
 inline constexpr int kAttentionSplit = 512;
 
+/// A run of at least so many rows, without drafts, takes the fast form of its mixers where an
+/// instruction offers it (CompileOptions::fast_prefill): other bits.
+inline constexpr std::int32_t kFastRunRows = 64;
+
 /// What kMatmul does with its accumulators. `out` columns follow the tile's outputs unless said.
 enum class Epilogue : std::uint8_t {
   kStore,              ///< out = round(acc) (no rounding if out is f32)

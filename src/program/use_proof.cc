@@ -108,14 +108,16 @@ struct Write {
 };
 using Writes = std::map<std::uint32_t, std::vector<Write>>;
 
-/// Writes of a segment, without state (whose rows persist), host input and mailboxes (V6).
+/// What a segment's instructions give values to, without state (whose rows persist), host input and
+/// mailboxes (V6). Whoever updates in place needs a value to be there, so it does not count: V5
+/// orders it.
 Writes CollectWrites(const Program& program, const Segment& segment) {
   Writes writes;
   for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
     for (const Instruction& instruction : segment.streams[worker].instructions) {
       for (const Effect& effect : Effects(program, instruction)) {
         const BufferKind kind = program.buffers[effect.buffer].kind;
-        if (effect.writes && !IsState(kind) && kind != BufferKind::kMailbox) {
+        if (effect.writes && !effect.reads && !IsState(kind) && kind != BufferKind::kMailbox) {
           writes[effect.buffer].push_back({effect, worker});
         }
       }

@@ -77,6 +77,7 @@ OpGroup GroupOf(const Program& program, const Stream& stream, const Instruction&
     case Opcode::kKda:
     case Opcode::kMlaAppend:
     case Opcode::kMlaAttention:
+    case Opcode::kMlaExpanded:
       return OpGroup::kMixers;
     case Opcode::kAttnResNorm:
     case Opcode::kPushBlock:

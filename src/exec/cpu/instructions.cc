@@ -7,6 +7,7 @@
 
 #include "base/align.h"
 #include "exec/draft_instructions.h"
+#include "exec/fast_runs.h"
 #include "exec/recurrent_states.h"
 #include "exec/route_plan.h"
 #include "kernels/activation.h"
@@ -63,6 +64,9 @@ class Runner {
         return nullptr;
       case Opcode::kMlaAttention:
         MlaAttention();
+        return nullptr;
+      case Opcode::kMlaExpanded:
+        MlaExpanded();
         return nullptr;
       case Opcode::kRouterTopK:
         RouterTopK();
@@ -219,10 +223,12 @@ class Runner {
 
   std::int64_t PanelBytes() const { return view_.tile().bytes / view_.tile().num_panels; }
 
+  /// Rows begin .. begin + count - 1.
   template <typename X>
-  void MatmulFrom(RowView<X> in) const {
+  void MatmulFrom(RowView<X> in, std::int64_t begin, std::int64_t count) const {
     const bool pairs = instruction_.epilogue == Epilogue::kGatedPair;
-    ForSlabs(trip_, [&](std::int64_t first_row, std::int64_t rows) {
+    ForSlabs(count, [&](std::int64_t first_of_slab, std::int64_t rows) {
+      const std::int64_t first_row = begin + first_of_slab;
       const RowView<X> slab{in.Row(first_row), in.stride};
       ForGroups(rows, pairs,
                 [&](std::int64_t panel, std::int64_t panels, std::int64_t first_output,
@@ -238,10 +244,22 @@ class Runner {
 
   void Matmul() const {
     if (trip_ == 0) return;
+    if (instruction_.imm[1] == 0) {
+      MatmulRows(0, trip_);
+      return;
+    }
+    if (HasFastRun(rows_)) {
+      std::memcpy(static_cast<void*>(view_.Rows<Bf16>(4).data), view_.Panels(),
+                  static_cast<std::size_t>(view_.tile().bytes));
+    }
+    ForOtherRows(rows_, [&](std::int64_t first, std::int64_t count) { MatmulRows(first, count); });
+  }
+
+  void MatmulRows(std::int64_t first, std::int64_t count) const {
     if (view_.OperandDType(0) == DType::kF32) {
-      MatmulFrom<float>(view_.Rows<float>(0));
+      MatmulFrom<float>(view_.Rows<float>(0), first, count);
     } else {
-      MatmulFrom<Act>(view_.Rows<Act>(0));
+      MatmulFrom<Act>(view_.Rows<Act>(0), first, count);
     }
   }
 
@@ -312,12 +330,15 @@ class Runner {
     std::array<Act*, program::kMaxDrafts> draft_histories{};
     args.draft_states = draft_states.data();
     args.draft_histories = draft_histories.data();
+    const bool has_chunks = instruction_.imm[2] == 1;
     for (std::size_t run = 0; run < rows_.runs.size(); ++run) {
       const Run& rows = rows_.runs[run];
       const std::int64_t first = rows_.first_row[run];
       args.rows = rows.count;
       args.zero_state = rows.first_position == 0;
       args.num_drafts = rows.num_drafts;
+      args.first_chunk_rows = kernels::kKdaChunkRows - rows.first_position % kernels::kKdaChunkRows;
+      const auto kernel_of_run = has_chunks && IsFast(rows) ? table_.kda_chunks : table_.kda_head;
       const RecurrentStates<Act> states(view_, device_, rows);
       for (std::int64_t head = 0; head < heads; ++head) {
         const std::int64_t channel = (instruction_.imm[0] + head) * dim;
@@ -343,7 +364,7 @@ class Runner {
         args.k_history = args.q_history + dim;
         args.v_history = args.k_history + dim;
         args.out = out.Row(first) + head * dim;
-        table_.kda_head(args);
+        kernel_of_run(args);
       }
     }
   }
@@ -388,13 +409,31 @@ class Runner {
     args.extra_query_stride = query_width;
     args.out_stride = args.rank;
     args.scratch = scratch_.kernel();
-    for (std::int64_t row = 0; row < trip_; ++row) {
+    const auto attend = [&](std::int64_t row) {
       args.page_table = device_.sequences().PageTable(rows_.slot[static_cast<std::size_t>(row)]);
       args.num_positions = rows_.position[static_cast<std::size_t>(row)] + 1;
       args.extra_query = query.Row(row) + query_width - args.extra;
       args.latent_query = latent_query.Row(row);
       args.out = out.Row(row);
       table_.mla_attention(args);
+    };
+    const auto attend_rows = [&](std::int64_t first, std::int64_t count) {
+      for (std::int64_t row = first; row < first + count; ++row) attend(row);
+    };
+    if (instruction_.imm[2] == 1) {
+      ForOtherRows(rows_, attend_rows);
+    } else {
+      attend_rows(0, trip_);
+    }
+  }
+
+  void MlaExpanded() const {
+    if constexpr (std::is_same_v<Act, Bf16>) {
+      ForHeadsOfFastRuns(view_, device_, [&](kernels::MlaExpandedArgs& args) {
+        args.matmul = table_.matmul[static_cast<std::size_t>(kernels::PanelFormat::kBf16)];
+        args.scratch = scratch_.kernel();
+        table_.mla_expanded(args);
+      });
     }
   }
 

@@ -5,6 +5,7 @@
 #include "base/align.h"
 #include "exec/draft_instructions.h"
 #include "kernels/kernel_table.h"
+#include "kernels/mla_expanded_scratch.h"
 
 namespace megalith::exec::cpu {
 namespace {
@@ -30,7 +31,16 @@ std::int64_t KernelFloats(const Program& program, const Stream& stream,
       // All blocks that the operand can hold, and the prefix.
       return kernels::AttnResScratchFloats(columns(1) / columns(0) + 1);
     case Opcode::kKda:
-      return kernels::KdaScratchFloats(columns(0) / heads);
+      return instruction.imm[2] == 1 ? std::max(kernels::KdaScratchFloats(columns(0) / heads),
+                                                kernels::KdaChunkScratchFloats(columns(0) / heads))
+                                     : kernels::KdaScratchFloats(columns(0) / heads);
+    case Opcode::kMlaExpanded: {
+      const std::int64_t rank = instruction.imm[2];
+      const std::int64_t extra = columns(3) - rank;
+      return kernels::MlaExpandedScratch(program.max_rows, columns(0) / heads - extra, extra, rank,
+                                         columns(5) / heads, program::kAttentionSplit)
+          .floats;
+    }
     case Opcode::kMlaAttention:
       return kernels::MlaScratchFloats(heads, columns(1) / heads, program::kAttentionSplit);
     case Opcode::kRouterTopK:

@@ -1,10 +1,12 @@
 #include "exec/reference/instructions.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "base/align.h"
 #include "exec/draft_instructions.h"
+#include "exec/fast_runs.h"
 #include "exec/recurrent_states.h"
 #include "exec/route_plan.h"
 #include "kernels/activation.h"
@@ -40,6 +42,19 @@ struct Step {
     }
   }
 };
+
+/// Calls function(row) for all rows of the step, or for those of no fast run.
+template <typename Act, typename Function>
+void ForRows(const Step<Act>& step, bool skips_fast_runs, Function function) {
+  const auto all = [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t row = first; row < first + count; ++row) function(row);
+  };
+  if (skips_fast_runs) {
+    ForOtherRows(step.rows(), all);
+  } else {
+    all(0, step.trip());
+  }
+}
 
 template <typename Act>
 void Embed(const Step<Act>& step) {
@@ -166,14 +181,19 @@ void ApplyEpilogue(const Step<Act>& step, std::int64_t row, const float* acc) {
 template <typename Act>
 void Matmul(const Step<Act>& step) {
   std::vector<float> acc;
-  for (std::int64_t row = 0; row < step.trip(); ++row) {
+  const bool skips_fast_runs = step.instruction().imm[1] == 1;
+  if (skips_fast_runs) {
+    std::memcpy(static_cast<void*>(step.view.template Rows<Bf16>(4).data), step.view.Panels(),
+                static_cast<std::size_t>(step.view.tile().bytes));
+  }
+  ForRows(step, skips_fast_runs, [&](std::int64_t row) {
     if (step.view.OperandDType(0) == DType::kF32) {
       MultiplyRow(step, 0, step.view.template Rows<float>(0).Row(row), &acc);
     } else {
       MultiplyRow(step, 0, step.view.template Rows<Bf16>(0).Row(row), &acc);
     }
     ApplyEpilogue(step, row, acc.data());
-  }
+  });
 }
 
 template <typename Act>
@@ -234,6 +254,11 @@ void KdaHead(const Step<Act>& step, std::int64_t local_head, const Run& run,
   args.history_stride = 3 * dim;
   args.out = column(6, dim);
   args.out_stride = view.Rows<Act>(6).stride;
+  if (step.instruction().imm[2] == 1 && IsFast(run)) {
+    args.first_chunk_rows = kernels::kKdaChunkRows - run.first_position % kernels::kKdaChunkRows;
+    scalar::KdaChunks<Act>(args);
+    return;
+  }
   std::vector<float> scratch(static_cast<std::size_t>(kernels::KdaScratchFloats(dim)));
   args.scratch = scratch.data();
   scalar::KdaHead<Act>(args);
@@ -290,7 +315,7 @@ void MlaAttention(const Step<Act>& step) {
   std::vector<float> scratch(
       static_cast<std::size_t>(kernels::MlaScratchFloats(args.heads, args.rank, args.split)));
   args.scratch = scratch.data();
-  for (std::int64_t row = 0; row < step.trip(); ++row) {
+  ForRows(step, step.instruction().imm[2] == 1, [&](std::int64_t row) {
     args.page_table =
         step.device.sequences().PageTable(step.rows().slot[static_cast<std::size_t>(row)]);
     args.num_positions = step.rows().position[static_cast<std::size_t>(row)] + 1;
@@ -298,7 +323,14 @@ void MlaAttention(const Step<Act>& step) {
     args.latent_query = view.Rows<float>(1).Row(row);
     args.out = view.Rows<float>(3).Row(row);
     scalar::MlaAttention<Act>(args);
-  }
+  });
+}
+
+template <typename Act>
+void MlaExpanded(const Step<Act>& step) {
+  ForHeadsOfFastRuns(step.view, step.device, [&](const kernels::MlaExpandedArgs& args) {
+    scalar::MlaExpanded(args, step.numerics);
+  });
 }
 
 template <typename Act>
@@ -469,6 +501,9 @@ Status Execute(const InstructionView& view, DeviceMemory* device, ExchangePort* 
       return {};
     case Opcode::kMlaAttention:
       MlaAttention(step);
+      return {};
+    case Opcode::kMlaExpanded:
+      MlaExpanded(step);
       return {};
     case Opcode::kRouterTopK:
       RouterTopK(step);

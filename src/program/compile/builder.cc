@@ -288,6 +288,12 @@ void SegmentBuilder::EmitProduct(std::int32_t worker, const Product& product, Ra
   if (product.aux != kNone) instruction.operands[2] = {product.aux, begin, end};
   if (product.residual != kNone) instruction.operands[3] = {product.residual, begin, end};
   instruction.imm[0] = product.restarts_residual ? 1 : 0;
+  if (product.panels != kNone) {
+    const std::int64_t panel = ProductPanelBytes(builder, product) / DTypeBytes(DType::kBf16);
+    instruction.operands[4] = {product.panels, product.panels_begin + panels.begin * panel,
+                               product.panels_begin + panels.end * panel};
+    instruction.imm[1] = 1;
+  }
   Emit(worker, instruction);
 }
 

@@ -32,6 +32,8 @@ class ProgramBuilder {
   const CompileOptions& options;
   Program program;
 
+  /// Whether runs that take the fast form fit in a step and are wanted.
+  bool HasFastRuns() const { return options.fast_prefill && options.max_rows >= kFastRunRows; }
   /// A buffer of step rows with the activation dtype, or another.
   std::uint32_t AddBuffer(std::string name, BufferKind kind, DType dtype, std::int64_t columns);
   std::uint32_t AddRows(std::string name, std::int64_t columns) {
@@ -103,6 +105,10 @@ struct Product {
   std::uint32_t aux = kNone;       ///< same columns as out
   std::uint32_t residual = kNone;  ///< same columns as out
   bool restarts_residual = false;
+  /// Of Programs with fast runs: leaves these rows out, and the packed panels in this buffer from a
+  /// column on.
+  std::uint32_t panels = kNone;
+  std::int64_t panels_begin = 0;
   Register trip = Register::kRows;
   std::optional<Activation> activation;  ///< of kGatedPair; empty: the model's
 };

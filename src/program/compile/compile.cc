@@ -60,6 +60,10 @@ Status CheckOptions(const CompileOptions& options) {
     return Fail(ErrorCode::kUsage, "compile: rank {} of {}", options.rank,
                 options.ranks.NumRanks());
   }
+  if (options.fast_prefill && options.activation_dtype != DType::kBf16) {
+    return Fail(ErrorCode::kUsage, "compile: fast prefill computes with bf16 activations, {} given",
+                DTypeName(options.activation_dtype));
+  }
   if (options.activation_dtype != DType::kBf16 && options.activation_dtype != DType::kF32) {
     return Fail(ErrorCode::kUsage, "compile: activations are bf16 or f32, {} given",
                 DTypeName(options.activation_dtype));

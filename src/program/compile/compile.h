@@ -43,6 +43,10 @@ struct CompileOptions {
   std::function<WeightFormat(std::string_view name)> weight_format;
   /// What matrices stored as bf16 are packed as.
   DenseFormats dense;
+  /// In Programs of at least kFastRunRows rows, runs of at least as many use the chunk form of KDA
+  /// and the expanded form of MLA: much less work on a long prompt, other bits. Activations must
+  /// be bf16.
+  bool fast_prefill = false;
   /// The form to compare with: all workers meet after every operation, and a weight tile is fetched
   /// only right before its use. Same operations, tiles and weight arenas, so the same bits.
   bool barrier_after_each_op = false;

@@ -43,6 +43,51 @@ TEST(Compile, Float32ActivationsAreProved) {
   ExpectVerified(MustCompile(Nano(), options), "f32");
 }
 
+CompileOptions Fast(std::int32_t workers, std::int32_t rows) {
+  CompileOptions options = Workers(workers, rows);
+  options.fast_prefill = true;
+  return options;
+}
+
+TEST(Compile, FastPrefillIsProvedWhetherHeadsDivideOrNot) {
+  for (const char* name : {"k3-tiny", "k3-odd", "k3-unit", "k3-realdims"}) {
+    const model::Model model = LoadModel(std::string(MEGALITH_TEST_DATA "/golden/") + name);
+    for (std::int32_t workers : {1, 2, 3, 5}) {
+      ExpectVerified(MustCompile(model, Fast(workers, 64)),
+                     fmt::format("{}, {} workers", name, workers));
+    }
+  }
+  ExpectVerified(MustCompile(RealK3(), Fast(64, 256)), "Kimi K3");
+  CompileOptions barriers = Fast(3, 64);
+  barriers.barrier_after_each_op = true;
+  ExpectVerified(MustCompile(Nano(), barriers), "with barriers");
+}
+
+// Small steps stay as they are, to the byte, and large ones keep the weights where they lie.
+TEST(Compile, FastPrefillChangesLargeStepsOnly) {
+  const model::Model model = Nano();
+  EXPECT_EQ(ContentHash(MustCompile(model, Fast(2, 16))),
+            ContentHash(MustCompile(model, Workers(2, 16))));
+  const Program fast = MustCompile(model, Fast(2, 64));
+  const Program exact = MustCompile(model, Workers(2, 64));
+  EXPECT_NE(ContentHash(fast), ContentHash(exact));
+  EXPECT_EQ(fast.weight_arena_bytes, exact.weight_arena_bytes);
+  ASSERT_EQ(fast.visits.size(), exact.visits.size());
+  for (std::size_t i = 0; i < fast.visits.size(); ++i) {
+    EXPECT_EQ(fast.visits[i].weight_base, exact.visits[i].weight_base) << i;
+    EXPECT_EQ(fast.visits[i].expert_base, exact.visits[i].expert_base) << i;
+  }
+}
+
+TEST(Compile, FastPrefillWithFloatActivationsIsRefused) {
+  CompileOptions options = Fast(1, 64);
+  options.activation_dtype = DType::kF32;
+  const auto program = Compile(Nano(), options);
+  ASSERT_FALSE(program.has_value());
+  EXPECT_EQ(program.error().code, ErrorCode::kUsage);
+  EXPECT_NE(program.error().message.find("fast prefill"), std::string::npos);
+}
+
 TEST(Compile, RealKimiK3ReadsTheBytesPerTokenOfItsSpecification) {
   const model::Model model = RealK3();
   const Program program = MustCompile(model, Workers(64));

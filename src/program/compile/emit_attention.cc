@@ -55,6 +55,40 @@ void EmitOutputProjection(SegmentBuilder& segment, const LayerBuffers& buffers, 
   segment.EmitExchange({.name = "mixer_out", .buffers = {buffers.shared.prefix_mid}});
 }
 
+/// The attention of fast runs, into their rows of what the value halves of kv_b have given the
+/// others.
+void EmitExpandedAttention(SegmentBuilder& segment, const MlaBuffers& own,
+                           std::uint32_t step_input) {
+  ProgramBuilder& builder = segment.builder;
+  const model::MlaConfig& mla = builder.model.mla;
+  const std::int64_t heads = mla.num_attention_heads;
+  segment.BeginPhase("mla_expanded");
+  Instruction attention;
+  attention.opcode = Opcode::kMlaExpanded;
+  attention.trip = Register::kRows;
+  attention.imm[2] = static_cast<std::int32_t>(mla.kv_lora_rank);
+  attention.scalar[0] =
+      1.0f / std::sqrt(static_cast<float>(mla.qk_nope_head_dim + mla.qk_rope_head_dim));
+  const std::vector<Range> ranges =
+      SplitEvenly(builder.OwnHeads(heads), segment.num_workers());
+  for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
+    const Range range = ranges[static_cast<std::size_t>(worker)];
+    if (range.size() == 0) continue;
+    const auto columns = [&](std::uint32_t buffer) {
+      const std::int64_t per_head = builder.program.buffers[buffer].columns / heads;
+      return Operand{buffer, range.begin * per_head, range.end * per_head};
+    };
+    attention.imm[0] = static_cast<std::int32_t>(range.begin);
+    attention.imm[1] = static_cast<std::int32_t>(range.end);
+    attention.operands = {columns(own.q), columns(own.key_panels), columns(own.value_panels),
+                          builder.All(own.cache)};
+    if (mla.use_output_gate) attention.operands[4] = columns(own.gate);
+    attention.operands[5] = columns(own.out);
+    attention.operands[6] = builder.All(step_input);
+    segment.Emit(worker, attention);
+  }
+}
+
 }  // namespace
 
 void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers) {
@@ -111,6 +145,7 @@ void EmitKda(SegmentBuilder& segment, const LayerBuffers& buffers) {
                         segment.AddVector(Name("o_norm.weight"), DType::kF32, kda.head_dim)};
   recurrence.scalar[0] = builder.model.rms_norm_eps;
   recurrence.scalar[1] = kda.gate_lower_bound.value_or(0.0f);
+  recurrence.imm[2] = builder.HasFastRuns() ? 1 : 0;
   const std::int64_t state_width =
       kda.head_dim * RoundUp<std::int64_t>(kda.head_dim, kernels::kLanes);
   const std::int64_t conv_width = (taps - 1) * 3 * kda.head_dim;
@@ -214,6 +249,10 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   builder.SetRowsOfTensor(kv_b, {own_heads.begin * kv_width, own_heads.end * kv_width});
   std::vector<Product> absorb(static_cast<std::size_t>(own_heads.size()));
   std::vector<Product> expand(static_cast<std::size_t>(own_heads.size()));
+  const bool fast = builder.HasFastRuns();
+  const auto panels_of_head = [&](std::uint32_t buffer) {
+    return builder.program.buffers[buffer].columns / heads;
+  };
   for (std::int64_t head = own_heads.begin; head < own_heads.end; ++head) {
     Product& key = absorb[static_cast<std::size_t>(head - own_heads.begin)];
     key.tensor = kv_b;
@@ -237,6 +276,12 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
       value.epilogue = Epilogue::kSigmoidGate;
       value.aux = own.gate;
     }
+    if (fast) {
+      key.panels = own.key_panels;
+      key.panels_begin = head * panels_of_head(own.key_panels);
+      value.panels = own.value_panels;
+      value.panels_begin = head * panels_of_head(own.value_panels);
+    }
   }
   segment.BeginPhase("mla_absorb");
   segment.EmitPerHead(absorb, aligned);
@@ -246,6 +291,7 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   attention.opcode = Opcode::kMlaAttention;
   attention.trip = Register::kRows;
   attention.scalar[0] = 1.0f / std::sqrt(static_cast<float>(query_width));
+  attention.imm[2] = fast ? 1 : 0;
   const std::vector<Range> ranges = SplitEvenly(own_heads, segment.num_workers());
   for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
     const Range range = ranges[static_cast<std::size_t>(worker)];
@@ -267,6 +313,7 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   }
   builder.SetColumnsOfRanks(own.out, std::move(columns));
   segment.EmitPerHead(expand, aligned);
+  if (fast) EmitExpandedAttention(segment, own, buffers.shared.step_input);
   EmitOutputProjection(segment, buffers, own.out);
 }
 

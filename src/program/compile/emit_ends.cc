@@ -172,6 +172,16 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
     own.cache =
         builder.AddBuffer("mla_cache", BufferKind::kMlaCache, builder.options.activation_dtype,
                           mla.kv_lora_rank + mla.qk_rope_head_dim);
+    if (builder.HasFastRuns()) {
+      const auto panels = [](std::int64_t outputs, std::int64_t inputs) {
+        return RoundUp<std::int64_t>(outputs, kernels::kPanelOutputs) *
+               kernels::PaddedInputs(inputs);
+      };
+      own.key_panels = builder.AddBuffer("mla_key_panels", BufferKind::kSingle, DType::kBf16,
+                                         heads * panels(mla.kv_lora_rank, mla.qk_nope_head_dim));
+      own.value_panels = builder.AddBuffer("mla_value_panels", BufferKind::kSingle, DType::kBf16,
+                                           heads * panels(mla.v_head_dim, mla.kv_lora_rank));
+    }
     mixer_end = std::max(mixer_end, builder.arena_position());
   }
   builder.set_arena_position(mixer_end);

@@ -259,5 +259,81 @@ const Mutation kMutations[] = {
 INSTANTIATE_TEST_SUITE_P(Each, VerifierMutation, testing::ValuesIn(kMutations),
                          [](const auto& mutation) { return mutation.param.name; });
 
+/// The same for the forms of fast runs.
+class VerifierMutationOfFastPrefill : public testing::TestWithParam<Mutation> {};
+
+TEST_P(VerifierMutationOfFastPrefill, IsRejected) {
+  CompileOptions options = Workers(3, 64);
+  options.fast_prefill = true;
+  Program program = MustCompile(Nano(), options);
+  ASSERT_TRUE(Verify(program).has_value());
+  GetParam().apply(program);
+  const auto verified = Verify(std::move(program));
+  ASSERT_FALSE(verified.has_value()) << "the mutated Program passed";
+  EXPECT_EQ(verified.error().code, ErrorCode::kBadProgram);
+  EXPECT_NE(verified.error().message.find(GetParam().property), std::string::npos)
+      << verified.error().message;
+}
+
+const Mutation kFastPrefillMutations[] = {
+    {"ExpandedAttentionDoesNotWait", "V5",
+     [](Program& p) {
+       Segment& segment = FindSegment(p, "mla_moe");
+       for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
+         Instruction& attention = Find(segment, worker, Opcode::kMlaExpanded);
+         attention.wait_counter = kNone;
+         attention.wait_amount = 0;
+       }
+     }},
+    {"UpdateOfWhatNobodyWrites", "V8",
+     [](Program& p) {
+       // The products' rows go elsewhere, so those of the other runs would be missing.
+       Segment& segment = FindSegment(p, "mla_moe");
+       const std::uint32_t out = FindBuffer(p, "mla_out");
+       const std::uint32_t gate = FindBuffer(p, "mla_gate");
+       for (Stream& stream : segment.streams) {
+         for (Instruction& instruction : stream.instructions) {
+           if (instruction.opcode == Opcode::kMatmul && instruction.operands[1].buffer == out) {
+             instruction.operands[1].buffer = gate;
+           }
+         }
+       }
+     }},
+    {"PanelsOfAnotherSize", "V1",
+     [](Program& p) {
+       Find(FindSegment(p, "mla_moe"), 0, Opcode::kMlaExpanded).operands[1].end -= 16;
+     }},
+    {"PanelsOfAProductThatRunsForAllRows", "V1",
+     [](Program& p) {
+       for (Instruction& instruction : FindSegment(p, "mla_moe").streams[0].instructions) {
+         if (instruction.operands[4].buffer != kNone && instruction.opcode == Opcode::kMatmul) {
+           instruction.imm[1] = 0;
+         }
+       }
+     }},
+    {"PanelsKeptTwice", "V8",
+     [](Program& p) {
+       const auto width = [](const Instruction& instruction) {
+         const Operand& panels = instruction.operands[4];
+         return instruction.opcode == Opcode::kMatmul ? panels.end - panels.begin : 0;
+       };
+       for (Stream& stream : FindSegment(p, "mla_moe").streams) {
+         for (Instruction& first : stream.instructions) {
+           for (Instruction& second : stream.instructions) {
+             if (&first == &second || width(first) == 0 || width(first) != width(second)) continue;
+             second.operands[4] = first.operands[4];
+             return;
+           }
+         }
+       }
+     }},
+    {"RankThatDoesNotFit", "V1",
+     [](Program& p) { Find(FindSegment(p, "mla_moe"), 0, Opcode::kMlaExpanded).imm[2] += 16; }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Verifier, VerifierMutationOfFastPrefill,
+                         testing::ValuesIn(kFastPrefillMutations),
+                         [](const auto& test) { return test.param.name; });
+
 }  // namespace
 }  // namespace megalith::program
