@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 
 #include "base/units.h"
 #include "bench/prefill.h"
@@ -25,6 +26,7 @@ struct Options {
   std::vector<std::string> dense = {"bf16"};
   std::vector<int> tokens = {512};
   std::vector<int> rows_per_step = {engine::EngineOptions{}.rows_per_step};
+  std::vector<std::string> prefill = {"exact"};
   int rounds = 3;
   bool json = false;
 };
@@ -42,7 +44,11 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
   std::vector<bench::PrefillCase> cases;
   for (const kernels::Isa isa : isas) {
     for (const int tokens : options.tokens) {
-      for (const int rows : options.rows_per_step) cases.push_back({tokens, rows, isa});
+      for (const int rows : options.rows_per_step) {
+        for (const std::string& form : options.prefill) {
+          cases.push_back({tokens, rows, isa, form == "fast"});
+        }
+      }
     }
   }
   ProgressBar bar(cli.common.quiet);
@@ -73,6 +79,32 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
   return run;
 }
 
+std::string FormOf(const bench::PrefillResult& result) {
+  return result.what.fast ? "fast" : "exact";
+}
+
+/// The exact case beside a fast one: the same but for the form; null if there is none.
+const bench::PrefillResult* ExactBeside(const Run& run, std::size_t index) {
+  const bench::PrefillResult& fast = run.results[index];
+  if (!fast.what.fast) return nullptr;
+  for (std::size_t i = 0; i < run.results.size(); ++i) {
+    const bench::PrefillResult& exact = run.results[i];
+    if (!exact.what.fast && exact.what.tokens == fast.what.tokens &&
+        exact.what.rows_per_step == fast.what.rows_per_step && exact.what.isa == fast.what.isa &&
+        exact.workers == fast.workers && run.dense[i] == run.dense[index]) {
+      return &exact;
+    }
+  }
+  return nullptr;
+}
+
+/// How many times the rate of exact; empty if one of them found no steady turn.
+std::optional<double> OverExact(const bench::PrefillResult& fast,
+                                const bench::PrefillResult& exact) {
+  if (fast.series.kept.empty() || exact.series.kept.empty()) return std::nullopt;
+  return exact.series.SecondsPerItem().median / fast.series.SecondsPerItem().median;
+}
+
 void PrintJson(const Run& run) {
   Json results = Json::array();
   for (std::size_t i = 0; i < run.results.size(); ++i) {
@@ -81,6 +113,7 @@ void PrintJson(const Run& run) {
     Json json = {
         {"tokens", result.what.tokens},
         {"rows_per_step", result.what.rows_per_step},
+        {"prefill", FormOf(result)},
         {"workers", result.workers},
         {"dense", run.dense[i]},
         {"isa", std::string(kernels::IsaName(result.what.isa))},
@@ -93,6 +126,16 @@ void PrintJson(const Run& run) {
         {"weight_bytes", result.weight_bytes},
         {"activation_bytes", result.activation_bytes}};
     json.update(SeriesJson(series, "gflop_per_s"));
+    if (const bench::PrefillResult* exact = ExactBeside(run, i)) {
+      const std::optional<double> over_exact = OverExact(result, *exact);
+      json["over_exact"] = over_exact ? Json(*over_exact) : Json();
+    }
+    if (result.difference) {
+      json["logits_beside_exact"] = {{"largest_difference", result.difference->largest},
+                                     {"rms_difference", result.difference->rms},
+                                     {"rms", result.difference->reference_rms},
+                                     {"same_token", result.difference->same_token}};
+    }
     results.push_back(std::move(json));
   }
   const Json json = {{"command", "prefill"},
@@ -109,14 +152,14 @@ void PrintText(const Run& run) {
   Put("{}\n{}: prefill from an empty sequence\n", ConditionsLine(), run.model);
   for (const std::string& line : run.sets.lines) Put("{}\n", line);
   std::vector<std::vector<std::string>> table = {
-      {"tokens", "rows/step", "workers", "dense", "isa", "tok/s", "first token s", "GFLOP/s",
-       "held against", "its rate", "ratio", "weights read", "activations", "rounds", "dropped",
-       "program", "output"}};
+      {"tokens", "rows/step", "prefill", "workers", "dense", "isa", "tok/s", "first token s",
+       "GFLOP/s", "held against", "its rate", "ratio", "weights read", "activations", "rounds",
+       "dropped", "program", "output"}};
   for (std::size_t i = 0; i < run.results.size(); ++i) {
     const bench::PrefillResult& result = run.results[i];
     const bench::Series& series = result.series;
     table.push_back({fmt::format("{}", result.what.tokens),
-                     fmt::format("{}", result.what.rows_per_step),
+                     fmt::format("{}", result.what.rows_per_step), FormOf(result),
                      fmt::format("{}", result.workers), run.dense[i],
                      std::string(kernels::IsaName(result.what.isa)),
                      FormatSummary(series, series.ItemsPerSecond(), 1.0, 1),
@@ -130,6 +173,23 @@ void PrintText(const Run& run) {
                      result.program_hash.substr(0, 8), result.output_hash});
   }
   Put("{}", FormatTable(table));
+  for (std::size_t i = 0; i < run.results.size(); ++i) {
+    const bench::PrefillResult& result = run.results[i];
+    if (const bench::PrefillResult* exact = ExactBeside(run, i)) {
+      if (const std::optional<double> over_exact = OverExact(result, *exact)) {
+        Put("{} tokens, {} rows a step, {}: fast has {:.2f} times the rate of exact\n",
+            result.what.tokens, result.what.rows_per_step, kernels::IsaName(result.what.isa),
+            *over_exact);
+      }
+    }
+    if (const auto& difference = result.difference) {
+      Put("  its last logits differ from exact ones by {:.4f} at most, {:.4f} rms (theirs: "
+          "{:.3f}); "
+          "the first token is {}\n",
+          difference->largest, difference->rms, difference->reference_rms,
+          difference->same_token ? "the same" : "another");
+    }
+  }
   if (!run.sets.interleaved) {
     Put("sets of weights were measured one after the other: memory does not hold all\n");
   }
@@ -155,6 +215,7 @@ void RegisterBenchPrefill(CLI::App& group, Cli& cli) {
       "instruction set; every combination of the lists takes turns with the others",
       "megalith bench prefill\n"
       "megalith bench prefill MODEL --tokens 512,4096 --rows-per-step 64,256\n"
+      "megalith bench prefill MODEL --tokens 32768 --rows-per-step 1024 --prefill exact,fast\n"
       "megalith bench prefill MODEL --isa all --json",
       [options, &cli] { return Prefill(*options, cli); });
   AddModelArgument(*command, options->model);
@@ -170,6 +231,13 @@ void RegisterBenchPrefill(CLI::App& group, Cli& cli) {
       ->delimiter(',')
       ->check(CLI::Range(1, program::kMaxRowBucket))
       ->type_name("N,..")
+      ->capture_default_str();
+  command
+      ->add_option("--prefill", options->prefill,
+                   "Form of runs of 64 rows and more: exact, fast (other bits), or both to compare")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"exact", "fast"}))
+      ->type_name("FORM,..")
       ->capture_default_str();
   AddRoundsOption(*command, options->rounds);
   AddLoadOptions(*command, options->load);

@@ -253,6 +253,7 @@ void RegisterChat(CLI::App& app, Cli& cli) {
                  [options, &cli] { return RunChat(*options, cli); });
   AddModelArgument(*command, options->model);
   AddLoadOptions(*command, options->load);
+  AddPrefillOption(*command, options->load.prefill);
   command->add_option("--system", options->system, "System message")->type_name("TEXT");
   command->add_option("--effort", options->effort, "How much the model is told to think")
       ->check(CLI::IsMember({"low", "high", "max"}))

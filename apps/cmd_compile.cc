@@ -32,6 +32,7 @@ struct Options {
   std::int32_t rows = 1;
   std::int64_t context = 0;
   std::string dense = "bf16";
+  std::string prefill = "exact";
   std::string draft;
   RankOptions ranks;
   double rank_bandwidth = 200.0;   // GB/s
@@ -141,6 +142,7 @@ Status Compile(const Options& options, const Cli& cli) {
     compile.weight_format = [](std::string_view) { return program::WeightFormat::kBf16; };
   }
   MEGALITH_ASSIGN_OR_RETURN(compile.dense, program::ParseDenseFormats(options.dense));
+  compile.fast_prefill = options.prefill == "fast";
   compile.max_rows = options.rows;
   model::DrafterConfig drafter;
   if (!options.draft.empty()) {
@@ -206,6 +208,7 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
       ->type_name("N")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   AddDenseOption(*command, options->dense);
+  AddPrefillOption(*command, options->prefill);
   command
       ->add_option("--draft", options->draft,
                    "Folder or config.json of a drafter: the step that verifies ROWS - 1 drafts and "

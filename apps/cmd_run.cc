@@ -227,6 +227,7 @@ void RegisterRun(CLI::App& app, Cli& cli) {
                                  [options, sources, &cli] { return Run(*options, *sources, cli); });
   AddModelArgument(*command, options->model);
   AddLoadOptions(*command, options->load);
+  AddPrefillOption(*command, options->load.prefill);
   CLI::Option_group* prompt = command->add_option_group("prompt");
   sources->text =
       prompt->add_option("-p,--prompt", options->prompt, "Text to continue")->type_name("TEXT");

@@ -126,6 +126,7 @@ void RegisterScore(CLI::App& app, Cli& cli) {
       [options, &cli] { return Score(*options, cli); });
   AddModelArgument(*command, options->model);
   AddLoadOptions(*command, options->load);
+  AddPrefillOption(*command, options->load.prefill);
   command->add_option("--ids", options->ids, "Token ids, separated by commas")
       ->type_name("IDS")
       ->required();
@@ -142,7 +143,7 @@ void RegisterScore(CLI::App& app, Cli& cli) {
       ->capture_default_str();
   command
       ->add_option("--rows-per-step", options->rows_per_step,
-                   "Tokens per step; does not change the result")
+                   "Tokens per step; does not change the result of exact prefill")
       ->type_name("N")
       ->check(CLI::Range(1, program::kMaxRowBucket))
       ->capture_default_str();

@@ -407,6 +407,7 @@ void RegisterServe(CLI::App& app, Cli& cli) {
                  [options, &cli] { return Serve(*options, cli); });
   AddModelArgument(*command, options->model);
   AddLoadOptions(*command, options->load);
+  AddPrefillOption(*command, options->load.prefill);
   AddDraftOptions(*command, options->draft);
   AddServerOptions(*command, *options);
   AddSchedulingOptions(*command, *options);

@@ -59,11 +59,23 @@ void AddLoadOptions(CLI::App& command, LoadOptions& options) {
       ->check(CLI::Range(1, kMaxRanks));
 }
 
+void AddPrefillOption(CLI::App& command, std::string& prefill) {
+  command
+      .add_option(
+          "--prefill", prefill,
+          "exact: the bits do not depend on how a prompt is cut into steps; fast: much less "
+          "work on prompts of many thousand tokens, logits that differ slightly, best with "
+          "--rows-per-step 1024 or more")
+      ->check(CLI::IsMember({"exact", "fast"}))
+      ->capture_default_str();
+}
+
 Status ApplyLoadOptions(const LoadOptions& load, const Cli& cli, engine::EngineOptions* options) {
   options->lora_norm_uses_rms_eps = load.lora_norm_eps == "rms";
   MEGALITH_ASSIGN_OR_RETURN(options->huge_pages, ParseHugePages(load.huge_pages));
   MEGALITH_ASSIGN_OR_RETURN(options->dense, program::ParseDenseFormats(load.dense));
   options->packed_cache = load.packed_cache;
+  options->fast_prefill = load.prefill == "fast";
   MEGALITH_ASSIGN_OR_RETURN(options->packed_cache_use, exec::ParseCacheUse(load.packed_cache_use));
   options->tensor_parallel = load.tensor_parallel;
   options->expert_parallel = load.expert_parallel;
@@ -135,6 +147,7 @@ Result<std::unique_ptr<engine::Engine>> LoadEngine(const std::string& directory,
                             engine::Engine::Load(directory, options));
   bar.Clear();
   ReportWeights(*engine);
+  if (options.fast_prefill) LogFormat(LogLevel::kInfo, "{}", engine->Describe());
   return engine;
 }
 

@@ -24,11 +24,15 @@ struct LoadOptions {
   int ranks = 0;  ///< 0: as the launcher says, else one
   int tensor_parallel = 0;
   int expert_parallel = 0;
+  std::string prefill = "exact";  ///< or fast
 };
 
 /// Adds --lora-norm-eps, --huge-pages, --dense, --packed-cache, --packed-cache-use, --ranks, --tp
 /// and --ep.
 void AddLoadOptions(CLI::App& command, LoadOptions& options);
+
+/// Adds --prefill, for commands that run prompts.
+void AddPrefillOption(CLI::App& command, std::string& prefill);
 
 /// What they say, into the engine's options. Starts the ranks, if there are to be several. kUsage,
 /// and errors of starting.

@@ -56,6 +56,19 @@ TEST(BenchCommand, KernelsNamesKernelsAndYardsticks) {
   ExpectHeldAgainst(json["results"][1], "gflop_per_s");
 }
 
+TEST(BenchCommand, PrefillComparesFastWithExact) {
+  const Json json = RunBench(
+      "prefill --workers 2 --tokens 130 --rows-per-step 128 --prefill exact,fast --rounds 1");
+  ASSERT_EQ(json["results"].size(), 2u);
+  EXPECT_EQ(json["results"][0]["prefill"], "exact");
+  EXPECT_FALSE(json["results"][0].contains("over_exact"));
+  const Json& fast = json["results"][1];
+  EXPECT_EQ(fast["prefill"], "fast");
+  EXPECT_TRUE(fast.contains("over_exact"));
+  EXPECT_GT(fast["logits_beside_exact"]["largest_difference"], 0.0);
+  EXPECT_NE(fast["output_hash"], json["results"][0]["output_hash"]);
+}
+
 TEST(BenchCommand, DecodeTakesTurnsAndHashesTokens) {
   const Json json = RunBench(
       "decode --rows 1,2 --mode program,per-op --workers 1,2 --context 2 --steps 1 --rounds 1 "

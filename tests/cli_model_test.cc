@@ -217,6 +217,28 @@ TEST(ScoreCommand, SameBitsForEveryWorkerCountAndStepSizeAndTheInterpreter) {
   fs::remove(path);
 }
 
+TEST(ScoreCommand, FastPrefillIsAChoiceWithOtherBitsAndLimits) {
+  const std::string path = Temporary("fast_logits.npy");
+  std::string ids = "3840";
+  for (int i = 0; i < 99; ++i) ids += "," + std::to_string(259 + 7 * i);
+  const std::string score = "score " + kNano + " -q --ids " + ids + " --logits-out '" + path + "' ";
+  ASSERT_EQ(Megalith(score + "--rows-per-step 100").exit_code, 0);
+  const std::string exact = ReadBinary(path);
+  ASSERT_EQ(Megalith(score + "--rows-per-step 100 --prefill fast --workers 3").exit_code, 0);
+  const std::string fast = ReadBinary(path);
+  EXPECT_EQ(fast.size(), exact.size());
+  EXPECT_FALSE(fast == exact);
+  ASSERT_EQ(Megalith(score + "--rows-per-step 100 --prefill fast --workers 1").exit_code, 0);
+  EXPECT_TRUE(ReadBinary(path) == fast);
+  for (const char* options : {"--prefill fast --activations fp32 --isa portable",
+                              "--prefill fast --rows-per-step 63", "--prefill faster"}) {
+    const Outcome refused = Megalith(score + options);
+    EXPECT_EQ(refused.exit_code, 2) << options << refused.err;
+    EXPECT_NE(refused.err.find("prefill"), std::string::npos) << refused.err;
+  }
+  fs::remove(path);
+}
+
 TEST(ScoreCommand, AFileAppearsCompleteOrNotAtAll) {
   EXPECT_EQ(Megalith("score --ids 1 --logits-out /nonexistent/x.npy").exit_code, 1);
   EXPECT_EQ(Megalith("score --ids 1 --logits-out /tmp").exit_code, 2);

@@ -259,6 +259,28 @@ TEST(MeasurePrefill, HowThePromptIsCutChangesNoBit) {
   EXPECT_EQ((*results)[0].flops, (*results)[1].flops);
 }
 
+TEST(MeasurePrefill, FastIsComparedWithExact) {
+  const auto engine = LoadNano(2);
+  ASSERT_TRUE(engine);
+  PrefillOptions options;
+  options.rounds = 1;
+  const auto isa = kernels::SupportedIsas().back();
+  const auto results =
+      MeasurePrefill({{engine.get(),
+                       "nano",
+                       {{130, 256, isa, false}, {130, 256, isa, true}, {130, 64, isa, true}}}},
+                     options);
+  ASSERT_TRUE(results) << results.error().message;
+  EXPECT_FALSE((*results)[0].difference.has_value());
+  for (const std::size_t i : {1u, 2u}) {
+    EXPECT_NE((*results)[i].output_hash, (*results)[0].output_hash);
+    ASSERT_TRUE((*results)[i].difference.has_value());
+    EXPECT_GT((*results)[i].difference->largest, 0.0);
+    EXPECT_LT((*results)[i].difference->rms, (*results)[i].difference->reference_rms * 0.1);
+  }
+  EXPECT_LT((*results)[1].flops, (*results)[0].flops);
+}
+
 TEST(MeasureKernels, EveryKernelOfThePortablePathRuns) {
   KernelOptions options;
   options.isas = {kernels::Isa::kPortable};
@@ -270,9 +292,9 @@ TEST(MeasureKernels, EveryKernelOfThePortablePathRuns) {
   options.probe_bytes = 1 << 20;
   const auto results = MeasureKernels(options);
   ASSERT_TRUE(results) << results.error().message;
-  for (const char* name :
-       {"matmul_bf16", "matmul_mxfp4", "matmul_int8", "kda_head", "mla_attention", "attn_res_norm",
-        "rms_norm", "gated_pair", "router_top_k", "draft_attention", "head_norm_rotary"}) {
+  for (const char* name : {"matmul_bf16", "matmul_mxfp4", "matmul_int8", "kda_head", "kda_chunks",
+                           "mla_attention", "attn_res_norm", "rms_norm", "gated_pair",
+                           "router_top_k", "draft_attention", "head_norm_rotary"}) {
     EXPECT_TRUE(std::any_of(results->begin(), results->end(), [name](const KernelResult& result) {
       return result.kernel == name;
     })) << name;

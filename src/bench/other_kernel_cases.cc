@@ -8,6 +8,7 @@
 #include "base/align.h"
 #include "bench/kernel_cases.h"
 #include "bench/tokens.h"
+#include "kernels/mla_expanded_scratch.h"
 
 namespace megalith::bench {
 namespace {
@@ -175,6 +176,49 @@ KernelCase MlaAttention(Isa isa, std::int64_t positions, ColdMemory& states) {
   return item;
 }
 
+/// One head of a fast run whose last row is at the last position.
+KernelCase MlaExpanded(Isa isa, std::int64_t rows, std::int64_t positions, ColdMemory& states) {
+  auto buffers = std::make_shared<Buffers>();
+  kernels::MlaExpandedArgs args{};
+  args.rows = rows;
+  args.first_position = positions - rows;
+  args.nope = kHeadDim;
+  args.extra = kExtra;
+  args.rank = kRank;
+  args.value_dim = kHeadDim;
+  args.query = buffers->Act(rows * (kHeadDim + kExtra));
+  args.query_stride = kHeadDim + kExtra;
+  args.key_weights = buffers->Act(kRank * kHeadDim);
+  args.value_weights = buffers->Act(kRank * kHeadDim);
+  args.page_tokens = kPageTokens;
+  args.split = kSplit;
+  args.scale = 0.07f;
+  std::int32_t* pages = buffers->Int(CeilDiv(positions, kPageTokens));
+  for (std::int64_t i = 0; i < CeilDiv(positions, kPageTokens); ++i) {
+    pages[i] = static_cast<std::int32_t>(i);
+  }
+  args.page_table = pages;
+  args.out = buffers->Act(rows * kHeadDim);
+  args.out_stride = kHeadDim;
+  const kernels::KernelTable<Bf16>& table = kernels::Bf16Kernels(isa);
+  args.matmul = table.matmul[static_cast<std::size_t>(kernels::PanelFormat::kBf16)];
+  args.scratch = buffers->Float(
+      kernels::MlaExpandedScratch(rows, kHeadDim, kExtra, kRank, kHeadDim, kSplit).floats);
+  const std::size_t bytes =
+      static_cast<std::size_t>(RoundUp(positions, kPageTokens)) * (kRank + kExtra) * sizeof(Bf16);
+  KernelCase item = Named(
+      "mla_expanded", fmt::format("1 head, {} rows to position {}", rows, positions), isa, rows);
+  item.result.bytes_per_call = static_cast<double>(bytes);
+  const std::int64_t pairs = rows * positions - rows * (rows - 1) / 2;
+  item.result.flops_per_call =
+      2.0 * static_cast<double>(positions * kRank * 2 * kHeadDim + pairs * (2 * kHeadDim + kExtra));
+  item.call = [args, buffers, &states, bytes, kernel = table.mla_expanded]() mutable {
+    args.cache = reinterpret_cast<const Bf16*>(states.Next(bytes));
+    kernel(args);
+  };
+  return item;
+}
+
 /// One key head of the drafter.
 KernelCase DraftAttention(Isa isa, ColdMemory& states) {
   auto buffers = std::make_shared<Buffers>();
@@ -308,6 +352,7 @@ std::vector<KernelCase> OtherCases(ColdMemory& states, const KernelOptions& opti
     for (const std::int64_t positions : {1024, 16384}) {
       cases.push_back(MlaAttention(isa, positions, states));
     }
+    cases.push_back(MlaExpanded(isa, 256, 2048, states));
     cases.push_back(DraftAttention(isa, states));
     cases.push_back(HeadNormRotary(isa));
     cases.push_back(AttnResNorm(isa, 1));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -48,6 +49,7 @@ class Runner {
       if (!is_last) continue;
       const std::int32_t first_token = GreedyToken(logits.Row(0));
       work.seconds = SecondsSince(start);
+      logits_.assign(logits.Row(0).begin(), logits.Row(0).end());
       std::vector<std::int32_t> bits = {first_token};
       for (const float logit : logits.Row(0)) bits.push_back(std::bit_cast<std::int32_t>(logit));
       hash_ = TokenHash(bits);
@@ -60,6 +62,8 @@ class Runner {
 
   double Flops() const { return what_.tokens * cost_.row_flops + cost_.logit_flops; }
   const std::string& hash() const { return hash_; }
+  /// Of the last token, in the last turn.
+  const std::vector<float>& logits() const { return logits_; }
   double weight_bytes() const { return weight_bytes_; }
 
  private:
@@ -69,6 +73,7 @@ class Runner {
   const PrefillOptions& options_;
   const std::vector<std::int32_t> prompt_;
   std::string hash_;
+  std::vector<float> logits_;
   double weight_bytes_ = 0.0;
 };
 
@@ -82,17 +87,51 @@ Result<engine::Variant> MakeVariant(const engine::Engine& engine, const PrefillC
   variant.isa = what.isa;
   variant.row_buckets = {program::RowBucket(std::min(what.rows_per_step, what.tokens))};
   variant.max_positions = what.tokens;
+  variant.fast_prefill = what.fast;
   return engine.MakeVariant(variant);
+}
+
+/// Whether the cuts of the prompt change no bit: always if exact, else if all steps are fast ones
+/// and end where chunks do.
+bool CutsAreInvisible(const PrefillCase& what) {
+  if (!what.fast || what.rows_per_step >= what.tokens) return true;
+  const std::int32_t last = what.tokens % what.rows_per_step;
+  return what.rows_per_step >= program::kFastRunRows &&
+         what.rows_per_step % kernels::kKdaChunkRows == 0 &&
+         (last == 0 || last >= program::kFastRunRows);
+}
+
+LogitDifference Compare(const std::vector<float>& logits, const std::vector<float>& reference) {
+  LogitDifference difference;
+  double mean = 0.0;
+  for (const float x : reference) mean += static_cast<double>(x);
+  mean /= static_cast<double>(reference.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const auto want = static_cast<double>(reference[i]);
+    const double delta = static_cast<double>(logits[i]) - want;
+    difference.largest = std::max(difference.largest, std::fabs(delta));
+    difference.rms += delta * delta;
+    difference.reference_rms += (want - mean) * (want - mean);
+  }
+  difference.rms = std::sqrt(difference.rms / static_cast<double>(logits.size()));
+  difference.reference_rms =
+      std::sqrt(difference.reference_rms / static_cast<double>(logits.size()));
+  difference.same_token = GreedyToken(logits) == GreedyToken(reference);
+  return difference;
 }
 
 Status CheckSameBits(const std::vector<PrefillSet>& sets,
                      const std::vector<PrefillResult>& results) {
-  std::map<std::tuple<std::string, kernels::Isa, std::int32_t>, const PrefillResult*> first;
+  std::map<std::tuple<std::string, kernels::Isa, std::int32_t, bool, std::int32_t>,
+           const PrefillResult*>
+      first;
   std::size_t index = 0;
   for (const PrefillSet& set : sets) {
     for (const PrefillCase& what : set.cases) {
       const PrefillResult& result = results[index++];
-      const auto [known, is_new] = first.insert({{set.weights, what.isa, what.tokens}, &result});
+      const std::int32_t cuts = CutsAreInvisible(what) ? 0 : what.rows_per_step;
+      const auto [known, is_new] =
+          first.insert({{set.weights, what.isa, what.tokens, what.fast, cuts}, &result});
       if (is_new || known->second->output_hash == result.output_hash) continue;
       return Fail(ErrorCode::kInternal,
                   "{}, {}: {} rows a step on {} workers gave logits with hash {}, {} rows on {} "
@@ -150,6 +189,17 @@ Result<std::vector<PrefillResult>> MeasurePrefill(const std::vector<PrefillSet>&
     results[i].flops = runners[i]->Flops();
     results[i].weight_bytes = runners[i]->weight_bytes();
     results[i].series = std::move(series[i]);
+  }
+  for (std::size_t begin = 0, set = 0; set < sets.size(); begin += sets[set++].cases.size()) {
+    const std::size_t end = begin + sets[set].cases.size();
+    for (std::size_t i = begin; i < end; ++i) {
+      const PrefillCase& what = results[i].what;
+      for (std::size_t j = begin; what.fast && j < end && !results[i].difference; ++j) {
+        const PrefillCase& other = results[j].what;
+        if (other.fast || other.tokens != what.tokens || other.isa != what.isa) continue;
+        results[i].difference = Compare(runners[i]->logits(), runners[j]->logits());
+      }
+    }
   }
   MEGALITH_RETURN_IF_ERROR(CheckSameBits(sets, results));
   return results;

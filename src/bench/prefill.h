@@ -3,6 +3,7 @@
 // Prefill: a prompt from the empty sequence to its first token, cut into steps.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,21 @@ struct PrefillCase {
   std::int32_t tokens = 512;
   std::int32_t rows_per_step = 256;  ///< rounded up to a row bucket for the Program
   kernels::Isa isa = kernels::Isa::kPortable;
+  bool fast = false;  ///< CompileOptions::fast_prefill
 };
 
 struct PrefillOptions {
   int rounds = 3;
   ProgressCallback progress;
   const CancelFlag* cancel = nullptr;
+};
+
+/// Logits of the last token beside those of another form.
+struct LogitDifference {
+  double largest = 0.0;  ///< of all tokens
+  double rms = 0.0;
+  double reference_rms = 0.0;  ///< of the other form's logits around their mean
+  bool same_token = false;     ///< the largest logit is the same token's
 };
 
 struct PrefillResult {
@@ -40,6 +50,8 @@ struct PrefillResult {
   double flops = 0.0;                 ///< of the whole prompt
   double weight_bytes = 0.0;          ///< read over all steps: once per step, experts as chosen
   std::int64_t activation_bytes = 0;  ///< of the Program's buffers: bounded by rows_per_step
+  /// Of a fast case whose set also has the exact one, with any rows per step.
+  std::optional<LogitDifference> difference;
 };
 
 /// One set of packed weights and the prompts to run on it, as DecodeSet.
@@ -50,7 +62,8 @@ struct PrefillSet {
 };
 
 /// Results in the order of sets and cases. kInternal if the same prompt gave other bits on the same
-/// instruction set; errors of Engine::MakeVariant, Executor::Step.
+/// instruction set in the same form (fast: in steps of whole chunks, all of them fast); errors of
+/// Engine::MakeVariant, Executor::Step.
 Result<std::vector<PrefillResult>> MeasurePrefill(const std::vector<PrefillSet>& sets,
                                                   const PrefillOptions& options);
 

@@ -33,7 +33,8 @@ void AddVisit(const program::Program& program, const program::Segment& segment, 
         cost->logit_flops += Flops(tile);
       } else {
         cost->dense_bytes += bytes;
-        cost->row_flops += Flops(tile);
+        // Rows of fast runs leave these products out (Opcode::kMlaExpanded).
+        if (instruction.imm[1] == 0) cost->row_flops += Flops(tile);
       }
     }
   }

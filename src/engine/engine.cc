@@ -205,11 +205,18 @@ Status Engine::Compile(const EngineOptions& options) {
                 program::kMaxRowBucket, options.rows_per_step);
   }
   rows_per_step_ = options.rows_per_step;
+  if (options.fast_prefill && rows_per_step_ < program::kFastRunRows) {
+    return Fail(ErrorCode::kUsage,
+                "fast prefill: at least {} rows per step expected, {} given: shorter runs have no "
+                "fast form",
+                program::kFastRunRows, rows_per_step_);
+  }
 
   program::CompileOptions compile =
       CompileOptionsFor(topology, options.num_workers, max_positions_);
   num_workers_ = compile.num_workers;
   compile.num_slots = options.num_sequences;
+  compile.fast_prefill = options.fast_prefill;
   MEGALITH_ASSIGN_OR_RETURN(compile.num_pages, NumPages(options, compile.page_tokens));
 
   if (options.max_drafts < 0 || options.max_drafts > program::kMaxDrafts) {
@@ -379,6 +386,7 @@ Result<std::vector<program::VerifiedProgram>> Engine::CompileVariant(
       CompileOptionsFor(topology, num_workers_, options.max_positions);
   compile.num_slots = options.num_sequences;
   compile.barrier_after_each_op = options.barrier_after_each_op;
+  compile.fast_prefill = options.fast_prefill;
   compile.ranks = layout_;
   compile.rank = rank();
   std::vector<ProgramShape> shapes;
@@ -403,13 +411,22 @@ Result<std::unique_ptr<exec::Executor>> Engine::StartVariant(const VariantOption
   return exec::MakeCpuEngine(variant.programs, *weights_, std::move(cpu));
 }
 
+std::string Engine::Describe() const {
+  return executor_->Describe() +
+         (options_.fast_prefill
+              ? fmt::format("; prefill fast: chunked KDA and expanded MLA in runs of {} rows and "
+                            "more, other bits than exact",
+                            program::kFastRunRows)
+              : "; prefill exact");
+}
+
 Result<std::string> Engine::StateIdentity() const {
   MEGALITH_ASSIGN_OR_RETURN(const exec::PackedCacheKey key, exec::MakeCheckpointKey(checkpoint_));
   const program::StateLayout& state = programs_.front()->state;
-  const std::string settings =
-      fmt::format("{} {} {} {} {} {}", isa_name_, DTypeName(options_.activation_dtype),
-                  program::DenseFormatsText(options_.dense), options_.lora_norm_uses_rms_eps,
-                  state.page_tokens, state.draft_positions);
+  const std::string settings = fmt::format(
+      "{} {} {} {} {} {}{}", isa_name_, DTypeName(options_.activation_dtype),
+      program::DenseFormatsText(options_.dense), options_.lora_norm_uses_rms_eps, state.page_tokens,
+      state.draft_positions, options_.fast_prefill ? " fast prefill" : "");
   return fmt::format("{:016x}{:016x}{:016x}", key[0], key[1],
                      XXH3_64bits(settings.data(), settings.size()));
 }

@@ -52,9 +52,12 @@ struct EngineOptions {
   DType activation_dtype = DType::kBf16;  ///< kF32: no activation rounding (portable path only)
   std::int32_t num_sequences = 1;         ///< that may be alive at once
   std::int32_t max_positions = 0;         ///< longest sequence; 0: what the model allows
-  std::int64_t cache_positions = 0;      ///< of all sequences together; 0: of num_sequences longest
-  std::int64_t prefix_cache_bytes = 0;   ///< cache pages for so much are added, for snapshots
-  std::int32_t rows_per_step = 256;      ///< largest step; prompts are cut into such steps
+  std::int64_t cache_positions = 0;     ///< of all sequences together; 0: of num_sequences longest
+  std::int64_t prefix_cache_bytes = 0;  ///< cache pages for so much are added, for snapshots
+  std::int32_t rows_per_step = 256;     ///< largest step; prompts are cut into such steps
+  /// CompileOptions::fast_prefill: needs rows_per_step of at least kFastRunRows. How a prompt is
+  /// cut into steps then matters to the bits, and so does what of it came from a prefix.
+  bool fast_prefill = false;
   std::int32_t logit_rows_per_step = 1;  ///< most rows of a step whose logits are wanted
   std::string drafter;                   ///< folder of a drafter; empty: none
   std::int32_t max_drafts = 0;           ///< of a sequence, verified in one step
@@ -88,6 +91,7 @@ struct VariantOptions {
   std::int32_t max_positions = 1;
   std::optional<kernels::Isa> isa;     ///< empty: that of the engine
   bool barrier_after_each_op = false;  ///< CompileOptions
+  bool fast_prefill = false;           ///< CompileOptions
   bool prefetch = true;                ///< CpuEngineOptions
 };
 
@@ -145,7 +149,8 @@ class Engine {
   const std::string& program_hash() const { return program_hash_; }
   /// Weight bytes that one decoded token reads, without padding.
   std::int64_t bytes_per_token() const { return bytes_per_token_; }
-  std::string Describe() const { return executor_->Describe(); }
+  /// The executor, and the form of long prompts.
+  std::string Describe() const;
 
  private:
   explicit Engine(weights::Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}

@@ -128,6 +128,39 @@ TEST(EngineLoad, ImpossibleOptionsAreRefused) {
   EXPECT_EQ(Engine::Load("/nowhere", {}).error().code, ErrorCode::kNotFound);
 }
 
+TEST(EngineLoad, FastPrefillIsSaidAndRefusedWhereItCannotBe) {
+  const auto short_steps = Engine::Load(kNano, {.rows_per_step = 32, .fast_prefill = true});
+  ASSERT_FALSE(short_steps);
+  EXPECT_EQ(short_steps.error().code, ErrorCode::kUsage);
+  EXPECT_NE(short_steps.error().message.find("fast prefill"), std::string::npos);
+  EXPECT_EQ(
+      Engine::Load(kNano, {.activation_dtype = DType::kF32, .fast_prefill = true}).error().code,
+      ErrorCode::kUsage);
+  const auto fast = MustLoad({.fast_prefill = true});
+  const auto exact = MustLoad({});
+  EXPECT_NE(fast->Describe().find("prefill fast"), std::string::npos) << fast->Describe();
+  EXPECT_NE(exact->Describe().find("prefill exact"), std::string::npos) << exact->Describe();
+  // A state of one form is no state of the other.
+  const auto of_fast = fast->StateIdentity();
+  const auto of_exact = exact->StateIdentity();
+  ASSERT_TRUE(of_fast && of_exact);
+  EXPECT_NE(*of_fast, *of_exact);
+  // The one-row Program is the same.
+  EXPECT_EQ(fast->program_hash(), exact->program_hash());
+}
+
+TEST(Generate, FastPrefillGoesOnWithSingleRows) {
+  std::vector<std::int32_t> prompt;
+  for (std::int32_t i = 0; i < 200; ++i) prompt.push_back(kPrompt[static_cast<std::size_t>(i) % 7]);
+  GenerateOptions options{.max_tokens = 8};
+  const auto fast = MustLoad({.fast_prefill = true});
+  const auto again = MustLoad({.num_workers = 3, .rows_per_step = 128, .fast_prefill = true});
+  Sequence one(*fast, 0);
+  Sequence two(*again, 0);
+  // 200 rows, and 128 and 72: cut where a chunk ends.
+  EXPECT_EQ(MustGenerate(one, prompt, options).ids, MustGenerate(two, prompt, options).ids);
+}
+
 TEST(EngineLoad, ReferenceAndCpuEngineGenerateTheSameTokens) {
   GenerateOptions options{.max_tokens = 12};
   auto cpu = MustLoad({.isa = kernels::Isa::kPortable});

@@ -31,6 +31,7 @@ void VisitEngineOptions(Options& options, Visit&& visit) {
   visit("packed cache", options.packed_cache);
   visit("packed cache use", options.packed_cache_use);
   visit("lora norm eps", options.lora_norm_uses_rms_eps);
+  visit("fast prefill", options.fast_prefill);
   visit("tensor parallel", options.tensor_parallel);
   visit("expert parallel", options.expert_parallel);
 }
@@ -44,6 +45,7 @@ void VisitVariantOptions(Options& options, Visit&& visit) {
   visit("isa", options.isa);
   visit("barriers", options.barrier_after_each_op);
   visit("prefetch", options.prefetch);
+  visit("fast prefill", options.fast_prefill);
 }
 
 template <typename T>

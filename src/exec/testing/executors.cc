@@ -21,7 +21,8 @@ std::mutex cache_mutex;
 using ProgramKey = std::tuple<std::string, DType, std::int32_t, std::int32_t, std::int32_t,
                               std::int32_t, std::int32_t, std::int32_t, std::int64_t,
                               decltype(program::DenseFormats::part), std::int32_t, std::string,
-                              std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t>;
+                              std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
+                              bool>;
 
 Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoint,
                                              const ExecutorSpec& spec, std::int32_t bucket) {
@@ -42,7 +43,8 @@ Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoi
                        spec.num_drafts,
                        spec.rank,
                        spec.ranks.tensor_parallel,
-                       spec.ranks.expert_parallel};
+                       spec.ranks.expert_parallel,
+                       spec.fast_prefill};
   if (const auto found = cache.find(key); found != cache.end()) return found->second;
   program::CompileOptions options;
   options.num_workers = spec.num_workers;
@@ -60,6 +62,7 @@ Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoi
   options.drafter = checkpoint.drafter();
   options.draft_runs = spec.draft_runs;
   options.num_drafts = spec.num_drafts;
+  options.fast_prefill = spec.fast_prefill;
   MEGALITH_ASSIGN_OR_RETURN(program::Program program,
                             program::Compile(checkpoint.model(), options));
   if (spec.max_active_experts > 0) {

@@ -45,6 +45,7 @@ struct ExecutorSpec {
   std::string drafter;                  ///< folder of a drafter; empty: none
   std::int32_t draft_runs = 0;          ///< that may draft in one step
   std::int32_t num_drafts = 0;          ///< tokens that the drafter proposes
+  bool fast_prefill = false;            ///< CompileOptions
 
   program::RankLayout ranks;
   std::int32_t rank = 0;
