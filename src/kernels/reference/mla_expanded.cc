@@ -16,22 +16,27 @@ struct Matrix {
   std::vector<Bf16> elements;
 };
 
-/// The dot product of two rows of bf16.
+/// Rule 1 of numerics.h for two rows of bf16, zeros beyond the end.
 float Dot(const Bf16* weights, const Bf16* x, std::int64_t inputs, DotNumerics numerics) {
-  std::vector<std::byte> panel(static_cast<std::size_t>(PanelBytes(PanelFormat::kBf16, inputs)));
-  PackPanelBf16(weights, inputs, 1, 1, inputs, panel.data());
-  float acc[kPanelOutputs];
-  MatmulArgs<Bf16> args{};
-  args.panels = panel.data();
-  args.num_panels = 1;
-  args.inputs = inputs;
-  args.x = x;
-  args.x_stride = inputs;
-  args.rows = 1;
-  args.acc = acc;
-  args.acc_stride = kPanelOutputs;
-  Matmul<Bf16>(args, PanelFormat::kBf16, numerics);
-  return acc[0];
+  const auto at = [inputs](const Bf16* row, std::int64_t k) {
+    return k < inputs ? ToFloat(row[k]) : 0.0f;
+  };
+  float acc = 0.0f;
+  for (std::int64_t begin = 0; begin < inputs; begin += kBlockInputs) {
+    float even = 0.0f;
+    float odd = 0.0f;
+    for (std::int64_t k = begin; k < begin + kBlockInputs; k += 2) {
+      if (numerics.order == DotOrder::kSplitPairs) {
+        even = FusedMultiplyAdd(at(weights, k), at(x, k), even);
+        odd = FusedMultiplyAdd(at(weights, k + 1), at(x, k + 1), odd);
+      } else {
+        odd = FusedMultiplyAdd(at(weights, k + 1), at(x, k + 1), odd);
+        odd = FusedMultiplyAdd(at(weights, k), at(x, k), odd);
+      }
+    }
+    acc = acc + (numerics.order == DotOrder::kSplitPairs ? even + odd : odd);
+  }
+  return acc;
 }
 
 /// Element (output, input) of packed bf16 panels.
