@@ -183,25 +183,29 @@ TEST_P(FastPrefill, RunsOfOneStepDoNotSeeEachOther) {
   EXPECT_TRUE(ReadState(*exact, 0) == drafted);
 }
 
-// Other bits, but the same numbers: bf16 activations bound how near they can be. Either form goes
-// on from what the other left.
-TEST_P(FastPrefill, IsNearTheExactFormWhicheverGoesOn) {
+// Other bits, but the same numbers: what rounding activations to bf16 moves the logits by (a near
+// tie between experts that falls the other way included) is what another form may move them by.
+// Either form goes on from what the other left.
+TEST_P(FastPrefill, IsAsNearToTheExactFormAsFloatActivations) {
+  ExecutorSpec spec = Spec(GetParam(), false);
+  const auto exact = Make(spec);
+  spec.isa = Isa::kPortable;
+  spec.activation_dtype = DType::kF32;
+  const auto unrounded = Make(spec);
   const auto fast = Make(Spec(GetParam(), true));
-  const auto exact = Make(Spec(GetParam(), false));
-  ASSERT_TRUE(fast != nullptr && exact != nullptr);
+  ASSERT_TRUE(fast != nullptr && exact != nullptr && unrounded != nullptr);
   const auto tokens = Tokens(*fast, 200);
   const LogitRows want = FeedInSteps(*exact, 0, tokens, {200});
+  const Distance yardstick = Between(want, FeedInSteps(*unrounded, 0, tokens, {200}));
   // Exact rows, fast ones from an odd position, exact ones, fast ones, single rows.
   for (const std::vector<std::int32_t>& steps :
        {std::vector<std::int32_t>{200}, {37, 70, 9, 64, 1, 1, 8, 10}}) {
     ASSERT_TRUE(fast->ReleaseSlot(0));
-    const LogitRows have = FeedInSteps(*fast, 0, tokens, steps);
-    const Distance distance = Between(want, have);
+    const Distance distance = Between(want, FeedInSteps(*fast, 0, tokens, steps));
     EXPECT_GT(distance.largest, 0.0) << "nothing took the fast form";
-    EXPECT_LE(distance.rms, 0.02 * distance.spread);
-    EXPECT_LE(distance.largest, 0.3 * distance.spread);
-    RecordProperty("rms_share", std::to_string(distance.rms / distance.spread));
-    RecordProperty("largest_share", std::to_string(distance.largest / distance.spread));
+    EXPECT_LE(distance.rms, 2.0 * yardstick.rms) << "of " << yardstick.spread;
+    // One row in a near tie decides the largest.
+    EXPECT_LE(distance.largest, 4.0 * yardstick.largest) << "of " << yardstick.spread;
   }
 }
 
