@@ -18,11 +18,11 @@ namespace {
 std::mutex cache_mutex;
 
 /// What of a spec decides a Program.
-using ProgramKey = std::tuple<std::string, DType, std::int32_t, std::int32_t, std::int32_t,
-                              std::int32_t, std::int32_t, std::int32_t, std::int64_t,
-                              decltype(program::DenseFormats::part), std::int32_t, std::string,
-                              std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
-                              bool>;
+using ProgramKey =
+    std::tuple<std::string, DType, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
+               std::int32_t, std::int32_t, std::int64_t, decltype(program::DenseFormats::part),
+               std::int32_t, std::string, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
+               std::int32_t, bool>;
 
 Result<program::VerifiedProgram> MakeProgram(const weights::Checkpoint& checkpoint,
                                              const ExecutorSpec& spec, std::int32_t bucket) {

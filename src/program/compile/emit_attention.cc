@@ -69,8 +69,7 @@ void EmitExpandedAttention(SegmentBuilder& segment, const MlaBuffers& own,
   attention.imm[2] = static_cast<std::int32_t>(mla.kv_lora_rank);
   attention.scalar[0] =
       1.0f / std::sqrt(static_cast<float>(mla.qk_nope_head_dim + mla.qk_rope_head_dim));
-  const std::vector<Range> ranges =
-      SplitEvenly(builder.OwnHeads(heads), segment.num_workers());
+  const std::vector<Range> ranges = SplitEvenly(builder.OwnHeads(heads), segment.num_workers());
   for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
     const Range range = ranges[static_cast<std::size_t>(worker)];
     if (range.size() == 0) continue;
