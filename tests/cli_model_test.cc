@@ -314,6 +314,40 @@ TEST(CompileCommand, RealKimiK3ReadsItsSpecifiedBytes) {
   EXPECT_EQ(Megalith("compile --context 5000 " + kNano).exit_code, 2);
 }
 
+TEST(CompileCommand, RanksShareK3AndAddUp) {
+  const std::string k3 = "compile '" MEGALITH_TEST_DATA "/kimi-k3-config.json' --workers 8 ";
+  const Outcome outcome = Megalith(k3 + "--ranks 16 --json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json["ranks"], 16);
+  EXPECT_EQ(json["tensor_parallel"], 16);
+  EXPECT_EQ(json["exchanges"], 581);
+  std::int64_t exchanges = 0;
+  for (const Json& segment : json["exchanges_by_segment"]) {
+    exchanges += segment["visits"].get<std::int64_t>() * segment["exchanges"].get<std::int64_t>();
+  }
+  EXPECT_EQ(exchanges, 581);
+  EXPECT_EQ(json["hashes"].size(), 16U);
+  // A sixteenth of 136,990,317,568 bytes, and what every rank reads.
+  EXPECT_EQ(json["bytes"]["read_equal_share"], 8561894848);
+  EXPECT_GT(json["bytes"]["read_least"], 8561894848);
+  EXPECT_LT(json["bytes"]["read_most"], 8561894848 * 105 / 100);
+  EXPECT_EQ(json["layouts"].size(), 5U);
+  EXPECT_NEAR(json["layouts"][0]["expert_imbalance"].get<double>(), 1.0, 1e-9);
+  EXPECT_NEAR(json["layouts"][4]["expert_imbalance"].get<double>(), 3.0488, 1e-4);
+
+  const Outcome text = Megalith(k3 + "--tp 4 --ep 8");
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_NE(text.out.find("32 ranks of 8 workers: tensor parallel 4 x expert parallel 8"),
+            std::string::npos)
+      << text.out;
+  const Outcome many = Megalith(k3 + "--ranks 97");
+  EXPECT_EQ(many.exit_code, 2);
+  EXPECT_NE(many.err.find("Possible: 1 to 96 ranks"), std::string::npos) << many.err;
+  EXPECT_EQ(Megalith(k3 + "--ranks 7 --tp 3").exit_code, 2);
+  EXPECT_EQ(Megalith(k3 + "--ranks 2 --dump").exit_code, 2);
+}
+
 TEST(InspectCommand, TextAndJsonDescribeTheModel) {
   const Outcome text = Megalith("inspect " + kNano);
   EXPECT_EQ(text.exit_code, 0) << text.err;
