@@ -11,7 +11,7 @@
 namespace megalith::program {
 namespace {
 
-constexpr char kMagic[8] = {'M', 'E', 'G', 'A', 'P', 'R', 'G', '\2'};
+constexpr char kMagic[8] = {'M', 'E', 'G', 'A', 'P', 'R', 'G', '\3'};
 
 template <typename T>
 concept Scalar = std::is_arithmetic_v<T> || std::is_enum_v<T>;
@@ -191,7 +191,7 @@ Result<Program> Deserialize(std::span<const std::byte> bytes) {
   char magic[sizeof kMagic] = {};
   if (!reader.Raw(magic, sizeof magic) || std::memcmp(magic, kMagic, sizeof kMagic) != 0) {
     return Fail(ErrorCode::kBadProgram,
-                "program file: does not begin with the magic of a version 1 Program");
+                "program file: does not begin with the magic of a version 3 Program");
   }
   Program program;
   Fields(reader, program);
