@@ -100,7 +100,6 @@ nlohmann::ordered_json DraftJson(const engine::GenerateResult& result) {
           {"switches_on", drafting.switches_on},
           {"switches_off", drafting.switches_off},
           {"probes", drafting.probes},
-          {"judged", drafting.judged},
           {"expected_speedup", drafting.expected_speedup},
           {"last_decision", std::string(drafting.last_reason)}};
 }
