@@ -11,10 +11,10 @@ namespace {
 
 /// Blocks that the choice of the request looks back at.
 constexpr std::size_t kBlocks = 32;
-/// Rounds that request drafts in the try at the start and in a probe.
+/// Rounds with drafts in the try at the start and in a probe.
 constexpr std::int32_t kFirstTryRounds = 3;
 constexpr std::int32_t kProbeRounds = 2;
-/// What a probe assumes of every draft at least, so that it requests enough of them to find out.
+/// What a probe assumes of every draft at least, so that it verifies enough of them to find out.
 constexpr double kHopefulChance = 0.8;
 /// A request of another size must be better by this.
 constexpr double kRequestMargin = 1.01;
@@ -65,7 +65,7 @@ DraftController::DraftController(const DraftControllerOptions& options, StepCost
   statistics_.rounds_by_drafts.resize(max_drafts + 1);
   row_costs_.resize(max_drafts + 1);
   ForgetBlocks();
-  if (!options.request_costs || costs_.StepsLost(true) > 0.0) mode_ = Mode::kOff;
+  if (costs_.StepsLost(options.request_costs) > 0.0) mode_ = Mode::kOff;
   const bool tries = options.max_drafts > 0 && !options.fixed_drafts && mode_ == Mode::kProbing;
   statistics_.probes = tries ? 1 : 0;
 }
@@ -94,14 +94,11 @@ DraftPlan DraftController::Plan(std::int32_t available, std::span<const float> c
 DraftPlan DraftController::PlanPaid(std::int32_t available, const Policy& best) {
   if (MayProbe()) StartProbe();
   if (mode_ == Mode::kProbing) {
-    std::int32_t verify = BestCut();
-    // What rows cost is not learnt from drafts that may be useless.
-    if (!costs_.KnowsRows(verify)) verify = 0;
-    if (waiting_rounds_left_ > 0) --waiting_rounds_left_;
-    if (available > 0) waiting_rounds_left_ = verify > 0 ? 0 : available;
-    if (waiting_rounds_left_ > 0) return Planned(0, 0, "comparing drafts with the text");
+    // A round that asked for drafts and got none counts too, or a probe might never end.
+    const bool answered = available > 0 || statistics_.last_plan.request > 0;
+    if (probe_rounds_left_ > 0 && answered) --probe_rounds_left_;
+    const std::int32_t verify = BestCut(kHopefulChance);
     if (probe_rounds_left_ > 0) {
-      --probe_rounds_left_;
       return Planned(verify, BestPolicy(kHopefulChance).request, "trying drafts");
     }
     if (best.rate > 1.0 + options_.margin) {
@@ -114,7 +111,7 @@ DraftPlan DraftController::PlanPaid(std::int32_t available, const Policy& best) 
   } else if (mode_ == Mode::kOn && best.rate < 1.0) {
     SwitchOff();
   }
-  const std::int32_t verify = BestCut();
+  const std::int32_t verify = BestCut(0.0);
   if (mode_ == Mode::kOff) return Planned(verify, 0, "drafts do not pay");
   if (TakesPlainRound()) return Planned(verify, 0, "measuring plain steps");
   request_ = best.request;
@@ -124,7 +121,12 @@ DraftPlan DraftController::PlanPaid(std::int32_t available, const Policy& best) 
 DraftPlan DraftController::PlanFree(std::int32_t available) {
   const std::int32_t request = options_.max_drafts;
   if (available == 0) return Planned(0, request, "no drafts proposed");
-  const std::int32_t verify = BestCut();
+  if (MayProbe()) StartProbe();
+  if (mode_ == Mode::kProbing && probe_rounds_left_ > 0) {
+    --probe_rounds_left_;
+    return Planned(BestCut(kHopefulChance), request, "trying drafts");
+  }
+  const std::int32_t verify = BestCut(0.0);
   if (verify > 0 && mode_ != Mode::kOn) SwitchOn();
   if (verify == 0 && mode_ != Mode::kOff) SwitchOff();
   if (mode_ == Mode::kOff) return Planned(0, request, "drafts do not pay");
@@ -166,14 +168,6 @@ void DraftController::Record(const RoundRecord& round) {
   } else if (mode_ == Mode::kOff) {
     Lose(-options_.probe_share);
   }
-}
-
-void DraftController::Judge(std::span<const float> confidence, std::int32_t num_drafts,
-                            std::int32_t num_accepted) {
-  num_drafts = std::clamp(num_drafts, 0, options_.max_drafts);
-  acceptance_.Record(confidence, num_drafts, std::clamp(num_accepted, 0, num_drafts));
-  waiting_rounds_left_ = 0;
-  ++statistics_.judged;
 }
 
 void DraftController::KeepProposal(std::int32_t available, std::span<const float> confidence) {
@@ -235,9 +229,9 @@ DraftController::Policy DraftController::BestPolicy(double least_chance) const {
   return best;
 }
 
-std::int32_t DraftController::BestCut() const {
+std::int32_t DraftController::BestCut(double least_chance) const {
   std::vector<double> chances(proposal_.size());
-  acceptance_.Chances(proposal_, chances);
+  FillChances(proposal_, least_chance, chances);
   Cut cut;
   for (std::size_t k = 0; k < proposal_.size(); ++k) {
     cut.Extend(static_cast<std::int32_t>(k) + 1, chances[k], row_costs_[k + 1], rate_);
@@ -258,7 +252,6 @@ void DraftController::Lose(double steps) {
 void DraftController::StartProbe() {
   mode_ = Mode::kProbing;
   probe_rounds_left_ = kProbeRounds;
-  waiting_rounds_left_ = 0;
   steps_lost_ = 0.0;
   acceptance_.Doubt();
   ForgetBlocks();

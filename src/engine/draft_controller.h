@@ -18,18 +18,16 @@
 // 1 + margin and ends below 1.
 //
 // Without drafts nothing is learnt about them. So they are tried for a few rounds at the start and,
-// while off, in probes of a few rounds. Rows are not spent on drafts of which nothing good is
-// known, nor where nobody knows what they cost: drafts that a try does not verify are compared with
-// the tokens that plain steps then choose (Judge), which says the same as verifying them and costs
-// the request alone. A probe has to wait until what drafting has lost is no more than `probe_share`
-// of the steps since: dear probes are rare, cheap ones frequent, and the total loss is known
-// beforehand. That holds for the sequence and for all sequences together, so where drafting does
-// not pay, not every sequence finds out for itself, and where it does, each tries at once. While
-// drafting gains little, some plain steps at growing intervals tell what they cost now.
+// while off, in probes of a few rounds. A probe has to wait until what drafting has lost is no more
+// than `probe_share` of the steps since: dear probes are rare, cheap ones frequent, and the total
+// loss is known beforehand. That holds for the sequence and for all sequences together, so where
+// drafting does not pay, not every sequence finds out for itself, and where it does, each tries at
+// once. While drafting gains little, some plain steps at growing intervals tell
+// what they cost now.
 //
-// Proposals that cost nothing (request_costs = false: n-grams) are requested in every round, and
-// judged in every round, verified or not, so they need no tries. If they come with confidences
-// (NgramDrafter::Confidence), a long match is verified whatever became of short ones.
+// Proposals that cost nothing (request_costs = false: n-grams) are requested in every round. If
+// they come with confidences (NgramDrafter::Confidence), a long match is verified whatever became
+// of short ones.
 
 #include <cstddef>
 #include <cstdint>
@@ -77,7 +75,6 @@ struct DraftStatistics {
   std::int64_t switches_on = 0;
   std::int64_t switches_off = 0;
   std::int64_t probes = 0;        ///< the try at the start included
-  std::int64_t judged = 0;        ///< proposals judged by the tokens that came without them
   double expected_speedup = 1.0;  ///< of drafting over plain steps, as last estimated
   DraftPlan last_plan;
   std::string_view last_reason = "";  ///< of the plan, for reports
@@ -97,9 +94,6 @@ class DraftController {
   DraftPlan Plan(std::int32_t available, std::span<const float> confidence);
   /// After it. Counts outside what is possible are cut.
   void Record(const RoundRecord& round);
-  /// Any time after Plan verified none of the drafts available: what would have become of
-  /// `num_drafts` of them, by the tokens that came without. `confidence` as Plan had it.
-  void Judge(std::span<const float> confidence, std::int32_t num_drafts, std::int32_t num_accepted);
 
   const DraftStatistics& statistics() const { return statistics_; }
 
@@ -118,7 +112,7 @@ class DraftController {
   void ForgetBlocks();
   /// Chances are taken to be at least `least_chance`.
   Policy BestPolicy(double least_chance) const;
-  std::int32_t BestCut() const;
+  std::int32_t BestCut(double least_chance) const;
   void FillChances(std::span<const float> confidence, double least_chance,
                    std::span<double> chances) const;
 
@@ -147,7 +141,6 @@ class DraftController {
 
   Mode mode_ = Mode::kProbing;
   std::int32_t probe_rounds_left_;
-  std::int32_t waiting_rounds_left_ = 0;  ///< at most, until a proposal not verified is judged
   /// To drafting since the last probe began, in plain steps; while off, every step makes up for
   /// probe_share of one.
   double steps_lost_ = 0.0;

@@ -118,11 +118,6 @@ void Generation::PlanRound(std::int32_t max_rows) {
       {static_cast<std::int64_t>(proposal_.drafts.size()), std::int64_t{MaxDrafts()}, useful}));
   const DraftPlan plan = controller_.Plan(available, proposal_.confidence);
   const auto wanted = static_cast<std::size_t>(std::min(plan.verify, available));
-  if (wanted == 0 && available > 0 && watched_.drafts.empty()) {
-    watched_ = proposal_;
-    watched_.drafts.resize(static_cast<std::size_t>(available));
-    watched_from_ = tokens_.size();
-  }
   run_.wants_token = true;
   run_.next_drafts = RequestFor(plan);
   run_.adjustments = adjuster_.Prepare(std::span(proposal_.drafts).first(wanted));
@@ -130,17 +125,6 @@ void Generation::PlanRound(std::int32_t max_rows) {
   row_tokens_.assign(1, tokens_.back());
   row_tokens_.insert(row_tokens_.end(), proposal_.drafts.begin(),
                      proposal_.drafts.begin() + run_.num_drafts);
-}
-
-void Generation::Watch() {
-  if (watched_.drafts.empty()) return;
-  const std::size_t index = tokens_.size() - 1 - watched_from_;
-  const bool accepted = tokens_.back() == watched_.drafts[index];
-  const std::size_t num_accepted = index + (accepted ? 1 : 0);
-  if (accepted && num_accepted < watched_.drafts.size()) return;
-  controller_.Judge(watched_.confidence, static_cast<std::int32_t>(watched_.drafts.size()),
-                    static_cast<std::int32_t>(num_accepted));
-  watched_.drafts.clear();
 }
 
 void Generation::Propose() {
@@ -222,7 +206,6 @@ GeneratedToken Generation::Describe(std::int32_t token, std::span<const float> l
 
 void Generation::GoOnAfter(const GeneratedToken& token) {
   tokens_.push_back(token.token);
-  Watch();
   const bool wanted = !on_token_ || on_token_(token);
   const std::vector<std::int32_t>& stops = request_.stop_ids;
   if (!wanted || std::find(stops.begin(), stops.end(), token.token) != stops.end()) {

@@ -78,8 +78,6 @@ class Generation {
   void PlanPrompt(std::int32_t max_rows, std::size_t stop_at);
   void PlanRound(std::int32_t max_rows);
   void Propose();
-  /// Compares the newest token with the proposal that was not verified.
-  void Watch();
   Status TakePromptLogits(const exec::StepOutput& step, std::int64_t first_logits);
   Status TakeTokens(const exec::StepOutput& step, const exec::RunOutput& output);
   Status NoDistribution(const exec::StepOutput& step, const exec::RunOutput& output,
@@ -98,9 +96,6 @@ class Generation {
   DraftController controller_;
   LogitAdjuster adjuster_;
   DraftProposal proposal_;  // to follow the newest token
-  // One that was not verified and is to be judged by the tokens from watched_from_ on; or none.
-  DraftProposal watched_;
-  std::size_t watched_from_ = 0;
   std::vector<std::int32_t> row_tokens_;
   exec::Run run_;
   std::optional<FinishReason> finish_reason_;

@@ -49,11 +49,7 @@ double StepCosts::Rows(std::int32_t num_drafts) const {
   // Nothing seen below: one row, which costs 1 by definition until it is measured.
   const double low = RowsEntry(below).num_records > 0 ? RowsEntry(below).value : 1.0;
   const double distance = num_drafts - below;
-  if (above > max_drafts_) {
-    const bool has_slope = below > 0 && KnowsRows(0) && KnowsRows(below);
-    const double slope = has_slope ? 0.5 * (low - RowsEntry(0).value) / below : 0.0;
-    return low + std::max(slope, low * kRowGuess) * distance;
-  }
+  if (above > max_drafts_) return low * (1.0 + kRowGuess * distance);
   const double rise = std::max(RowsEntry(above).value - low, 0.0);
   return low + 0.5 * rise * distance / (above - below);
 }

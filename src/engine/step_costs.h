@@ -40,8 +40,7 @@ class StepCosts {
   std::int32_t max_drafts() const { return max_drafts_; }
 
   /// Cost of 1 + `num_drafts` rows. A kind never seen is interpolated between its neighbours, with
-  /// half of the rise from the cheaper one, or goes on from the largest seen with half of the slope
-  /// so far: it has to look attractive to be tried.
+  /// half of the rise from the cheaper one: it has to look attractive to be tried.
   double Rows(std::int32_t num_drafts) const;
   /// Cost of requesting `num_requested` drafts. Never seen: the next larger request seen, with half
   /// of its cost in proportion to the number.
