@@ -23,11 +23,12 @@ constexpr int kMaxReceptions = 64;
 /// The transport of one set of mailboxes.
 class MpiMailboxes : public Transport {
  public:
-  MpiMailboxes(MpiEngine* engine, const SlotPlan& plan, std::vector<std::byte*> sections,
-               int first_tag, std::uint32_t num_ranks)
+  MpiMailboxes(MpiEngine* engine, const SlotPlan& plan, const MailboxMemory& memory, int first_tag,
+               std::uint32_t num_ranks)
       : engine_(engine),
         plan_(plan),
-        sections_(std::move(sections)),
+        sections_(memory.sections),
+        regions_(memory.regions),
         first_tag_(first_tag),
         in_flight_(CountSlots(num_ranks)),
         queue_(in_flight_.size()) {}
@@ -115,6 +116,9 @@ class MpiMailboxes : public Transport {
   MpiEngine* engine_;
   SlotPlan plan_;
   std::vector<std::byte*> sections_;  // by writing rank
+  /// The slots outlive the Mailboxes: messages may still be on their way, out of them and into
+  /// them.
+  std::vector<std::shared_ptr<MemoryRegion>> regions_;
   int first_tag_;
   std::vector<std::size_t> first_in_flight_;  // by mailbox
   /// Messages out of each slot that are still being sent. A slot is written again only at 0, so at
@@ -153,8 +157,7 @@ Result<std::shared_ptr<Transport>> MpiEngine::Attach(const SlotPlan& plan,
                   plan.MaxBytes(mailbox), kMaxMailboxBytes);
     }
   }
-  auto set =
-      std::make_shared<MpiMailboxes>(this, plan, memory.sections, first_tag, control_.num_ranks());
+  auto set = std::make_shared<MpiMailboxes>(this, plan, memory, first_tag, control_.num_ranks());
   Exclusively([&] {
     sets_.push_back(set);
     // As many as there can be, so that a step never allocates. Farewell, failure and heartbeat too.

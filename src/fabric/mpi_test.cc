@@ -140,6 +140,13 @@ TEST(Mpi, RanksThatLeaveAtOtherTimesEndInOrder) {
   }
 }
 
+TEST(Mpi, MailboxesMayGoBeforeTheirLastMessages) {
+  for (const char* network : {"", kTcp}) {
+    const Ending ending = RunJob("unread 1", 4, "", network);
+    EXPECT_EQ(ending.exit_code, 0) << network << ending.output;
+  }
+}
+
 TEST(Mpi, ADifferenceInTheAgreementIsTold) {
   const Ending ending = RunJob("agree 0");
   EXPECT_NE(ending.exit_code, 0);

@@ -58,6 +58,18 @@ Status ExchangeUntilSignal(Fabric& fabric, int signal) {
   return ExchangeUntilFailure(fabric);
 }
 
+/// A put that its readers, who give up their mailboxes, never wait for.
+Status LeaveUnread(Fabric& fabric) {
+  const std::size_t bytes = std::size_t{4} << 20;  // mapped by itself
+  MEGALITH_ASSIGN_OR_RETURN(auto mailboxes, fabric.CreateMailboxes({{bytes, Audience::kAllPeers}}));
+  if (fabric.rank() == 0) {
+    ::usleep(200'000);
+    mailboxes->Put(0, 1, Bytes(bytes));
+  }
+  mailboxes.reset();
+  return fabric.Barrier();
+}
+
 Status Run(const std::string& exercise, Fabric& fabric) {
   if (exercise == "exchange") return Exchange(fabric);
   if (exercise == "many") return ManyExchanges(fabric);
@@ -73,6 +85,7 @@ Status Run(const std::string& exercise, Fabric& fabric) {
     return ExchangeUntilFailure(fabric);
   }
   if (exercise == "endless") return ExchangeUntilFailure(fabric);
+  if (exercise == "unread") return LeaveUnread(fabric);
   if (exercise == "leave") return fabric.rank() == 1 ? Status() : fabric.Barrier();
   if (exercise == "idle") {
     // Rank 0 leaves last, after everybody else has been waiting for a while.
