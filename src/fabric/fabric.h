@@ -25,9 +25,13 @@ struct FabricOptions {
   std::uint32_t max_spins = kChooseSpins;
   /// Whoever is late to the start fails it.
   std::int64_t start_timeout_ms = 60'000;
-  /// A process that does not run for so long (stopped, its host gone) fails the job; 0: never, for
-  /// debuggers. Time in which the observer did not run either does not count.
+  /// A process that does not run for so long (stopped) fails the job; 0: never, for debuggers. Time
+  /// in which the observer did not run either does not count.
   std::int64_t stall_timeout_ms = 3'000;
+  /// The same for a process of another host, of which nothing is heard (its host or the network is
+  /// gone). TCP sends again 0.2, 0.6, 1.4, 3 and 6.2 s after a loss: so this bridges every
+  /// interruption of up to 3 s.
+  std::int64_t remote_stall_timeout_ms = 5'000;
 };
 
 /// Bytes owned by the caller.

@@ -38,10 +38,11 @@ Result<std::unique_ptr<Monitor>> Monitor::Start(const JobControl& control, Optio
   std::unique_ptr<Monitor> monitor(new Monitor(control, std::move(options)));
   for (const std::uint32_t rank : monitor->options_.local_ranks) {
     if (rank == monitor->options_.rank) continue;
-    monitor->watched_.push_back({rank, OpenProcess(control.line(rank))});
+    monitor->watched_.push_back(
+        {rank, OpenProcess(control.line(rank)), monitor->options_.stall_timeout_ms});
   }
   for (const std::uint32_t rank : monitor->options_.remote_ranks) {
-    monitor->watched_.push_back({rank, Descriptor()});
+    monitor->watched_.push_back({rank, Descriptor(), monitor->options_.remote_stall_timeout_ms});
   }
   monitor->wake_ = Descriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!monitor->wake_.valid()) {
@@ -127,12 +128,12 @@ void Monitor::Look(Watched* watched, bool ended) {
     return;
   }
   ++watched->num_still;
-  if (options_.stall_timeout_ms == 0 || watched->num_still * kTickMs < options_.stall_timeout_ms) {
+  if (watched->stall_timeout_ms == 0 || watched->num_still * kTickMs < watched->stall_timeout_ms) {
     return;
   }
   watched->gone = true;
   Report(fmt::format("{} has not run for {} ms: stopped, or its host is gone; last seen: {}", who(),
-                     options_.stall_timeout_ms, line.Describe()));
+                     watched->stall_timeout_ms, line.Describe()));
   EndStalled(*watched);
 }
 

@@ -27,7 +27,8 @@ class Monitor {
     std::uint32_t rank;
     std::vector<std::uint32_t> local_ranks;   ///< of this host, this one included
     std::vector<std::uint32_t> remote_ranks;  ///< of others; their lines are kept up by on_tick
-    std::int64_t stall_timeout_ms;            ///< 0: never
+    std::int64_t stall_timeout_ms;            ///< of local ranks; 0: never
+    std::int64_t remote_stall_timeout_ms;     ///< of the others; 0: never
     std::function<void()> on_tick;            ///< after each tick and Wake; may be empty
   };
 
@@ -44,6 +45,7 @@ class Monitor {
   struct Watched {
     std::uint32_t rank;
     Descriptor process;  // a pidfd; invalid where there is none
+    std::int64_t stall_timeout_ms;
     std::uint64_t heartbeat = 0;
     std::int64_t num_still = 0;  // ticks since it changed
     bool gone = false;           // has left or is known to be dead

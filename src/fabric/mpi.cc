@@ -111,8 +111,9 @@ class MpiFabric : public Fabric {
     MEGALITH_RETURN_IF_MPI_ERROR(MPI_Barrier(world_));
     MEGALITH_ASSIGN_OR_RETURN(
         monitor_,
-        Monitor::Start(control(), {rank(), memory_->local_ranks(), remote_ranks_,
-                                   options().stall_timeout_ms, [this] { engine_->Tick(); }}));
+        Monitor::Start(control(),
+                       {rank(), memory_->local_ranks(), remote_ranks_, options().stall_timeout_ms,
+                        options().remote_stall_timeout_ms, [this] { engine_->Tick(); }}));
     return Barrier();
   }
 

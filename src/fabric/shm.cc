@@ -23,7 +23,7 @@ class ShmFabric : public Fabric {
     MEGALITH_ASSIGN_OR_RETURN(
         monitor_,
         Monitor::Start(control(),
-                       {rank(), memory_->local_ranks(), {}, options().stall_timeout_ms, {}}));
+                       {rank(), memory_->local_ranks(), {}, options().stall_timeout_ms, 0, {}}));
     MEGALITH_ASSIGN_OR_RETURN(const SlotPlan plan, SlotPlan::Make(HostLayout(), num_ranks()));
     MEGALITH_ASSIGN_OR_RETURN(MailboxMemory memory, AllocateMailboxes(plan));
     SetHostMailboxes(
