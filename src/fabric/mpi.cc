@@ -4,6 +4,10 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <system_error>
+#include <thread>
 
 #include "base/clock.h"
 #include "fabric/host_memory.h"
@@ -21,6 +25,9 @@ namespace {
 constexpr std::int64_t kLastWordsNs = 500'000'000;
 /// Between the farewells of all and the end of MPI.
 constexpr std::int64_t kLingerNs = 50'000'000;
+/// For MPI_Abort, which waits until the launcher ends this process: one that has lost the
+/// launcher's host would wait, with all its memory, until the network is back.
+constexpr std::chrono::seconds kAbortLimit(2);
 
 tl::unexpected<Error> MpiError(int result, const char* call) {
   char text[MPI_MAX_ERROR_STRING] = {};
@@ -156,6 +163,14 @@ class MpiFabric : public Fabric {
   void EndFailedJob() {
     monitor_->Wake();
     MoveMessagesFor(kLastWordsNs);
+    try {
+      std::thread([] {
+        std::this_thread::sleep_for(kAbortLimit);
+        std::_Exit(1);
+      }).detach();
+    } catch (const std::system_error&) {
+      // No thread to be had: then without the limit.
+    }
     engine_->Exclusively([] { MPI_Abort(MPI_COMM_WORLD, 1); });
   }
 
