@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <latch>
 #include <mutex>
+#include <regex>
 
 #include "exec/device_memory.h"
 #include "exec/testing/executors.h"
@@ -157,6 +159,45 @@ TEST(Ranks, DraftingGivesTheBitsOfOneRank) {
     });
     EXPECT_TRUE(status) << status.error().message;
   }
+}
+
+/// What each of two ranks says of a step in which worker 1 of rank 1 does not come back from visit
+/// 1.
+std::vector<std::string> ReportsOfAStall() {
+  ExecutorSpec spec = Spec("k3-unit");
+  spec.ranks = {2, 1};
+  spec.num_workers = 2;
+  spec.step_timeout_ms = 1'000;
+  spec.instructed_rank = 1;
+  std::latch both_reported(2);
+  spec.before_instruction = [&](std::int32_t worker, std::int64_t visit, std::int64_t) {
+    if (worker == 1 && visit == 1) both_reported.wait();
+  };
+  std::vector<std::string> reports(2);
+  const Status status = OnRanks(spec, [&](Executor& executor, std::int32_t rank) -> Status {
+    const exec::Run run{0, 0, 1};
+    const std::int32_t token = 1;
+    const auto output = executor.Step({{&run, 1}, {&token, 1}, {}});
+    if (!output) reports[static_cast<std::size_t>(rank)] = output.error().message;
+    both_reported.arrive_and_wait();
+    return output ? Status() : Status(tl::unexpected(output.error()));
+  });
+  EXPECT_FALSE(status);
+  return reports;
+}
+
+TEST(Ranks, AStalledRankIsReportedByItselfAndByThoseWhoWaitForIt) {
+  const std::vector<std::string> reports = ReportsOfAStall();
+  const auto expect = [&](std::size_t rank, const std::string& pattern) {
+    EXPECT_TRUE(std::regex_search(reports[rank], std::regex(pattern))) << reports[rank];
+  };
+  for (const std::size_t rank : {0u, 1u}) expect(rank, "step not finished within 1000 ms");
+  // What the other rank has not sent, and which part of which layer it is for.
+  expect(0, R"(worker \d visit 1 \(\w+\) instruction \d+ \(exchange_receive\) )"
+            R"(waits for rank 1 to publish [1-9]\d* of mailbox 0)");
+  // The stalled rank says where, and what its other worker misses.
+  expect(1, R"(worker 1 visit 1 \(\w+\) instruction \d+ \(\w+\) running)");
+  expect(1, R"(worker 0 visit 1 .* waits for counter \S+, have \d+, want \d+)");
 }
 
 }  // namespace

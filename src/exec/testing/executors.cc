@@ -169,6 +169,9 @@ Status OnRanks(const ExecutorSpec& spec,
   const auto run = [&](std::size_t rank) -> Status {
     ExecutorSpec own = spec;
     own.rank = static_cast<std::int32_t>(rank);
+    if (spec.instructed_rank >= 0 && own.rank != spec.instructed_rank) {
+      own.before_instruction = nullptr;
+    }
     MEGALITH_ASSIGN_OR_RETURN(const auto programs, MakePrograms(own));
     MEGALITH_ASSIGN_OR_RETURN(const auto mailboxes,
                               job[rank]->CreateMailboxes(MailboxLayoutFor(programs)));

@@ -57,7 +57,8 @@ struct ExecutorSpec {
   bool prefetch = true;                              ///< engine only
   std::size_t trace_records = kDefaultTraceRecords;  ///< engine only
   std::function<void(std::int32_t, std::int64_t, std::int64_t)>
-      before_instruction;  ///< engine only
+      before_instruction;             ///< engine only
+  std::int32_t instructed_rank = -1;  ///< of OnRanks: before_instruction is for it; -1: for all
 };
 
 /// "avx512 f32 workers 3": for test names and messages.
