@@ -6,201 +6,15 @@ whatever happens to a rank.
 
 Times here are limits against hanging, and no promise.
 """
-import json
 import os
+import random
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-import urllib.error
-import urllib.request
 
-LIMIT = 40.0  # seconds for anything to happen
-MEGALITH = sys.argv[1]
-MODEL_ARGUMENTS = ["run", "-p", "And the king said unto", "-n", "40"]
-ENDLESS = ["run", "-p", "And the", "-n", "4000", "--ignore-eos", "--rows-per-step", "4"]
-LONG_PROMPT = "And the king said unto him. " * 400
-
-
-def is_hydra():
-    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False)
-    return "HYDRA" in version.stdout
-
-
-class Failed(Exception):
-    """A case that did not go as it should."""
-
-
-def check(condition, message):
-    if not condition:
-        raise Failed(message)
-
-
-class Job:
-    """mpirun with what it starts; ranks are found by a variable that only they have."""
-
-    count = 0
-
-    def __init__(self, command, variables=None):
-        Job.count += 1
-        self.token = f"{os.getpid()}.{Job.count}"
-        environment = dict(os.environ, MEGALITH_RANKS_TEST=self.token)
-        # Open MPI refuses to run as root, or with more ranks than cores, unless told.
-        environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                           OMPI_MCA_rmaps_base_oversubscribe="1",
-                           PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
-        environment.update(variables or {})
-        self.command = command
-        self.out = tempfile.TemporaryFile()
-        self.err = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.out,
-                                        stderr=self.err, env=environment, start_new_session=True)
-
-    @staticmethod
-    def read(file):
-        size = os.fstat(file.fileno()).st_size
-        return os.pread(file.fileno(), size, 0).decode("utf-8", "replace")
-
-    def stdout(self):
-        return self.read(self.out)
-
-    def stderr(self):
-        return self.read(self.err)
-
-    def processes(self):
-        """Process ids of the job's programs, by rank; those without one by -1."""
-        found = {}
-        for name in os.listdir("/proc"):
-            if not name.isdigit() or int(name) == self.process.pid:
-                continue
-            try:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    variables = file.read().decode("utf-8", "replace").split("\0")
-            except OSError:
-                continue
-            if f"MEGALITH_RANKS_TEST={self.token}" not in variables:
-                continue
-            rank = -1
-            for variable in variables:
-                key, _, value = variable.partition("=")
-                if key in ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK") and value.isdigit():
-                    rank = int(value)
-            found.setdefault(rank, []).append(int(name))
-        return found
-
-    def await_that(self, condition, what):
-        end = time.monotonic() + LIMIT
-        while not condition():
-            check(self.process.poll() is None, f"ended with {self.process.poll()} before {what}")
-            check(time.monotonic() < end, f"no {what} within {LIMIT} s")
-            time.sleep(0.02)
-
-    def send(self, number, rank=None):
-        """A signal to one rank, or to all."""
-        processes = self.processes()
-        ranks = [rank] if rank is not None else [each for each in processes if each >= 0]
-        for each in ranks:
-            check(each in processes, f"there is no process of rank {each}")
-            for process in processes[each]:
-                os.kill(process, number)
-
-    def wait(self):
-        """The exit code; nobody may be left."""
-        try:
-            code = self.process.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            raise Failed(f"has not ended within {LIMIT} s") from None
-        end = time.monotonic() + LIMIT
-        while self.processes():
-            check(time.monotonic() < end, f"left behind: {self.processes()}")
-            time.sleep(0.05)
-        return code
-
-    def stop(self):
-        """Whatever happened, nothing stays."""
-        for processes in self.processes().values():
-            for process in processes:
-                try:
-                    os.kill(process, signal.SIGKILL)
-                except OSError:
-                    pass
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-
-def mpirun(count, arguments, launcher=()):
-    return ["mpirun", *launcher, "-n", str(count), MEGALITH, *arguments]
-
-
-def run_alone(arguments):
-    done = subprocess.run([MEGALITH, *arguments], capture_output=True, text=True, timeout=LIMIT,
-                          check=True, stdin=subprocess.DEVNULL)
-    return done.stdout
-
-
-class Server(Job):
-    """megalith serve on ranks, or on anything else that `command` starts."""
-
-    def __init__(self, command):
-        super().__init__(command)
-        self.await_that(lambda: "ready: " in self.stderr(), "server")
-        line = next(each for each in self.stderr().splitlines() if "listening on " in each)
-        self.url = line.split("listening on ")[1].split(",")[0]
-
-    def health(self):
-        """Status of /health; 0 if nobody answers."""
-        try:
-            with urllib.request.urlopen(self.url + "/health", timeout=LIMIT) as answer:
-                return answer.status
-        except urllib.error.HTTPError as error:
-            return error.code
-        except (OSError, ValueError):
-            return 0
-
-    def begin_answer(self):
-        """A long answer on its way; returns what it brings, and its thread."""
-        pieces = []
-
-        def ask():
-            body = json.dumps({"prompt": "And the", "max_tokens": 3000, "stream": True,
-                               "ignore_eos": True}).encode()
-            request = urllib.request.Request(self.url + "/v1/completions", body,
-                                             {"Content-Type": "application/json"})
-            try:
-                with urllib.request.urlopen(request, timeout=LIMIT) as answer:
-                    for line in answer:
-                        pieces.append(line.decode("utf-8", "replace"))
-            except (OSError, ValueError) as error:
-                pieces.append(f"error: {error}")
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        return pieces, thread
-
-    def complete(self):
-        body = json.dumps({"prompt": "And the king", "max_tokens": 20, "temperature": 0}).encode()
-        request = urllib.request.Request(self.url + "/v1/completions", body,
-                                         {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
-            return json.load(answer)["choices"][0]["text"]
-
-
-SERVE = ["serve", "--port", "0", "--sequences", "2", "--context", "4096", "--draft", "off"]
-# With it, whoever dies is not the launcher's matter but the job's.
-NO_CLEAN_UP = ["-disable-auto-cleanup"] if is_hydra() else []
-
-
-def with_job(job, body):
-    try:
-        body(job)
-    except Failed as failure:
-        raise Failed(f"{failure}\n  {' '.join(job.command)[:200]}\n  stderr: "
-                     f"{job.stderr()[-3000:]}") from None
-    finally:
-        job.stop()
+from jobs import (ENDLESS, LIMIT, LONG_PROMPT, MEGALITH, MODEL_ARGUMENTS, NO_CLEAN_UP, SERVE, Job,
+                  Server, check, mpirun, run_alone, run_cases, with_job, write_wide_model)
 
 
 def case_the_text_of_one_rank():
@@ -246,6 +60,29 @@ def case_only_rank_0_complains():
     def runs(job):
         check(job.wait() == 0, "exit code 0 expected")
     with_job(Job(command), runs)
+
+
+def case_rank_counts_that_cannot_be():
+    for command in (mpirun(5, MODEL_ARGUMENTS), [MEGALITH, *MODEL_ARGUMENTS, "--ranks", "5"]):
+        def body(job):
+            check(job.wait() == 2, "exit code 2 expected")
+            lines = [line for line in job.stderr().splitlines() if "megalith" in line]
+            check(len(lines) == 1 and "4 heads of KDA layers for 5 ranks" in lines[0]
+                  and "Possible: 1 to 4 ranks" in lines[0], "one message with what is possible")
+            check("weights" not in job.stderr(), "nothing read expected")
+        with_job(Job(command), body)
+
+
+def case_more_ranks_than_cores():
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_wide_model(os.path.join(folder, "wide"))
+        arguments = ["run", model, "--ids", "1,2,3,4,5", "-n", "4", "--ignore-eos"]
+        want = run_alone(arguments)
+        for command in (mpirun(32, arguments), [MEGALITH, *arguments, "--ranks", "32"]):
+            def body(job):
+                check(job.wait() == 0, "exit code 0 expected")
+                check(job.stdout() == want, f"other tokens: {job.stdout()}")
+            with_job(Job(command), body)
 
 
 def case_no_folder_of_prefixes():
@@ -355,36 +192,51 @@ def case_an_idle_server_notices():
 
 
 def case_a_busy_server_ends_its_answers():
-    for rank in (0, 2):
+    for number, rank in ((signal.SIGKILL, 0), (signal.SIGKILL, 2), (signal.SIGSTOP, 1)):
         def body(server):
             pieces, thread = server.begin_answer()
             server.await_that(lambda: len(pieces) > 20, "answer")
-            server.send(signal.SIGKILL, rank)
-            thread.join(LIMIT)
+            server.send(number, rank)
+            seen = set()
+            end = time.monotonic() + LIMIT
+            while thread.is_alive() and time.monotonic() < end:
+                # One that asks while nothing has been noticed yet is answered.
+                seen.add(server.health())
+                time.sleep(0.02)
             check(not thread.is_alive(), "the answer goes on")
+            check("[DONE]" not in "".join(pieces), "the answer ends as if it were whole")
+            # MPICH's launcher kills all others at once when one is killed; then the client only
+            # sees that the connection ends.
+            if number == signal.SIGSTOP:
+                check(any("error" in piece and f"rank {rank} (process" in piece for piece in pieces),
+                      f"an error that names the rank expected: {pieces[-4:]}")
             check(server.wait() != 0, "an exit code other than 0 expected")
+            check(seen <= {200, 503, 0}, f"health: {seen}")
+            check(server.health() == 0, "somebody still answers")
         with_job(Server(mpirun(3, SERVE, NO_CLEAN_UP)), body)
 
 
-def main():
-    wanted = sys.argv[2:]
-    cases = {name[5:]: body for name, body in globals().items() if name.startswith("case_")}
-    failed = []
-    num_run = 0
-    for name, body in cases.items():
-        if wanted and not any(each in name for each in wanted):
-            continue
-        num_run += 1
-        start = time.monotonic()
-        try:
-            body()
-            print(f"ok      {name} ({time.monotonic() - start:.1f} s)", flush=True)
-        except Failed as failure:
-            failed.append(name)
-            print(f"FAILED  {name}: {failure}", flush=True)
-    print(f"ranks: {num_run - len(failed)} of {num_run} cases passed")
-    return 1 if failed or num_run == 0 else 0
+def case_at_random_moments():
+    """From the moment at which the ranks know each other: before, a stop is the launcher's matter."""
+    seed = random.randrange(1 << 30)
+    choice = random.Random(seed)
+    for _ in range(6):
+        rank = choice.randrange(3)
+        number = choice.choice([signal.SIGKILL, signal.SIGSTOP])
+        delay = choice.random()
+        launcher = NO_CLEAN_UP if rank > 0 and number == signal.SIGKILL else []
+
+        def body(job):
+            job.await_that(lambda: "ranks: tensor parallel" in job.stderr(), "ranks")
+            time.sleep(delay)
+            job.send(number, rank)
+            check(job.wait() != 0, f"seed {seed}: an exit code other than 0 expected")
+            if number == signal.SIGSTOP:
+                check(f"rank {rank} (process" in job.stderr(),
+                      f"seed {seed}: a message that names the rank expected")
+        with_job(Job(mpirun(3, ["run", "-p", LONG_PROMPT[:600], "-n", "4000", "--ignore-eos",
+                                "--rows-per-step", "2"], launcher)), body)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_cases("ranks", globals()))
