@@ -51,7 +51,7 @@ def case_commands_without_engines():
 def case_only_rank_0_complains():
     def body(job):
         check(job.wait() == 2, "exit code 2 expected")
-        lines = job.stderr().splitlines()
+        lines = [line for line in job.stderr().splitlines() if "megalith: " in line]
         check(len(lines) == 1 and "nonsense" in lines[0], "one message expected")
     with_job(Job(mpirun(3, ["tokenize", "x"]), {"MEGALITH_FORCE_ISA": "nonsense"}), body)
     command = ["mpirun", "-n", "1", MEGALITH, *MODEL_ARGUMENTS, ":", "-n", "1", "env",
@@ -66,7 +66,7 @@ def case_rank_counts_that_cannot_be():
     for command in (mpirun(5, MODEL_ARGUMENTS), [MEGALITH, *MODEL_ARGUMENTS, "--ranks", "5"]):
         def body(job):
             check(job.wait() == 2, "exit code 2 expected")
-            lines = [line for line in job.stderr().splitlines() if "megalith" in line]
+            lines = [line for line in job.stderr().splitlines() if "megalith: " in line]
             check(len(lines) == 1 and "4 heads of KDA layers for 5 ranks" in lines[0]
                   and "Possible: 1 to 4 ranks" in lines[0], "one message with what is possible")
             check("weights" not in job.stderr(), "nothing read expected")
