@@ -234,25 +234,25 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
       ->add_option("--rank-bandwidth", options->rank_bandwidth,
                    "For the estimate: GB/s of weights that one rank reads")
       ->type_name("GB/s")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1e-3, 1e6))
       ->capture_default_str();
   command
       ->add_option("--worker-bandwidth", options->worker_bandwidth,
                    "For the estimate: the most GB/s that one worker reads")
       ->type_name("GB/s")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1e-3, 1e6))
       ->capture_default_str();
   command
       ->add_option("--exchange-us", options->exchange_us,
                    "For the estimate: microseconds of an empty exchange")
       ->type_name("US")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command
       ->add_option("--link-bandwidth", options->link_bandwidth,
                    "For the estimate: GB/s that one rank receives")
       ->type_name("GB/s")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1e-3, 1e6))
       ->capture_default_str();
   command->add_flag("--dump", options->dump, "Print every instruction (as JSON with --json)");
   command->add_flag("--json", options->json, "One JSON object instead of text");

@@ -160,7 +160,9 @@ void PrintText(const Job& job, const std::vector<LayoutEstimate>& layouts,
   for (const SegmentExchanges& count : CountBySegment(first)) {
     Put(" {} {} x {}", count.name, count.visits, count.exchanges);
   }
-  Put("\n  a rank reads {:.3f} to {:.3f} GB a step, mean {:.3f}; {:.3f} would be an equal share\n",
+  Put("\n  a rank reads {:.3f} to {:.3f} GB a step on average over the experts' choices, mean "
+      "{:.3f}; "
+      "{:.3f} would be an equal share\n",
       static_cast<double>(reads.least) * 1e-9, static_cast<double>(reads.most) * 1e-9,
       reads.mean * 1e-9, reads.ideal * 1e-9);
   Put("  a rank puts {} and receives {} a step\n",

@@ -79,7 +79,10 @@ Status ApplyLoadOptions(const LoadOptions& load, const Cli& cli, engine::EngineO
   MEGALITH_ASSIGN_OR_RETURN(options->packed_cache_use, exec::ParseCacheUse(load.packed_cache_use));
   options->tensor_parallel = load.tensor_parallel;
   options->expert_parallel = load.expert_parallel;
-  MEGALITH_ASSIGN_OR_RETURN(options->leader, cli.ranks->Lead(load.ranks));
+  // A layout says how many ranks it takes.
+  const int of_layout = std::max(load.tensor_parallel, 1) * std::max(load.expert_parallel, 1);
+  const bool is_said = load.ranks > 0 || cli.ranks->IsLaunched();
+  MEGALITH_ASSIGN_OR_RETURN(options->leader, cli.ranks->Lead(is_said ? load.ranks : of_layout));
   return {};
 }
 

@@ -26,6 +26,9 @@ class RankJob {
   /// Collective with engine::FollowLeader on the launcher's other ranks, if there are any.
   Status Start(const std::string& build);
 
+  /// Whether a launcher says how many ranks there are.
+  bool IsLaunched() const { return fabric_ != nullptr; }
+
   /// For engines on so many ranks; 0: as many as the launcher has started, else one. Null: one
   /// rank. kUsage for another number than the launcher's.
   Result<engine::RankLeader*> Lead(int num_ranks);

@@ -61,6 +61,18 @@ TEST(TraceCommand, PromptsTokensPrefillAndPerOpRun) {
   }
 }
 
+TEST(TraceCommand, ShowsWaitsForOtherRanks) {
+  for (const char* options :
+       {"--ranks 2 --steps 3", "--tp 4 --steps 2 --mode per-op", "--ranks 2 --prefill 30 --json"}) {
+    const Outcome outcome = Megalith(std::string("trace -q --all-steps ") + options + " " + kNano);
+    EXPECT_EQ(outcome.exit_code, 0) << options << outcome.err;
+    EXPECT_NE(outcome.out.find("rank 1"), std::string::npos) << options << outcome.out;
+  }
+  const std::string svg = (fs::path(testing::TempDir()) / "ranks.svg").string();
+  const Outcome drawn = Megalith("trace -q --ranks 2 --steps 1 --svg '" + svg + "' " + kNano);
+  EXPECT_EQ(drawn.exit_code, 0) << drawn.err;
+}
+
 TEST(TraceCommand, WrongUseIsRefused) {
   for (const char* options :
        {"--steps 0", "--prefill 8 --steps 2", "-p x --tokens 1", "--tokens 999999", "--tokens x",

@@ -59,7 +59,9 @@ Result<RankPlace> FindRankPlace(fabric::Fabric& fabric, const std::string& build
         RankHost each, FromText({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
     hosts.push_back(std::move(each));
   }
-  return RankPlace{&fabric, DivideCores(*topology, hosts, fabric.rank())};
+  RankPlace place{&fabric, DivideCores(*topology, hosts, fabric.rank())};
+  fabric.SetSharesCpus(place.cores.shares_cpus);
+  return place;
 }
 
 Status AllOrNone(const RankPlace* place, const Status& mine) {

@@ -52,6 +52,12 @@ Fabric::Fabric(const JobControl& control, std::uint32_t rank, std::uint32_t loca
 
 Fabric::~Fabric() = default;
 
+void Fabric::SetSharesCpus(bool shares_cpus) {
+  if (options_.max_spins != FabricOptions::kChooseSpins) return;
+  max_spins_ = shares_cpus ? 0 : SpinThenYield::kDefaultMaxSpins;
+  host_->set_max_spins(max_spins_);
+}
+
 MailboxLayout Fabric::HostLayout() { return {{kChunkBytes, Audience::kAllPeers}}; }
 
 Status Fabric::status() const {

@@ -83,6 +83,11 @@ class Fabric {
   /// Fine, or why the job has failed. Thread-safe.
   Status status() const;
 
+  /// Whether threads of several ranks share CPUs, once somebody has found out: then nobody pauses
+  /// in waits (FabricOptions::max_spins, which goes first). Before mailboxes are made, by one
+  /// thread.
+  void SetSharesCpus(bool shares_cpus);
+
   /// What this rank is doing, for messages of others should it die: "step 12". Cut to 48 bytes;
   /// cheap enough for once per step. Thread-safe.
   void SetActivity(std::string_view what) { control_.line(rank_).SetLabel(what); }

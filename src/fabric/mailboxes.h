@@ -87,6 +87,8 @@ class Mailboxes {
   std::size_t MaxBytes(std::uint32_t mailbox) const { return plan_.MaxBytes(mailbox); }
   /// Pauses before a waiting thread begins to yield; 0 if there are more threads than cores.
   std::uint32_t max_spins() const { return max_spins_; }
+  /// While nobody waits.
+  void set_max_spins(std::uint32_t max_spins) { max_spins_ = max_spins; }
 
   /// For everybody, this rank included: a mailbox of kAllPeers. False if the job has failed.
   bool Put(std::uint32_t mailbox, std::uint64_t sequence, std::span<const std::byte> bytes) {

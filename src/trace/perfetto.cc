@@ -116,7 +116,7 @@ class Writer {
                   const Event& event) {
     const std::vector<Op>& ops = reader.ops().ops();
     if (event.wait() > 0) {
-      const std::string& counter = reader.program().counters[event.wait_counter].name;
+      const std::string counter = reader.WaitsFor(event);
       std::string args =
           fmt::format(R"("for":"{}","op":"{}","prefetched_bytes":{})", EscapeJson(counter),
                       EscapeJson(ops[event.op].name), event.prefetched_bytes);

@@ -120,7 +120,7 @@ class Summing {
     if (last) last = reader_.WorkBehind(timeline, *last);
     const Event& held_up = timeline.workers[worker][reader_.WorkHeldUp(timeline, worker, index)];
     const std::vector<Op>& ops = reader_.ops().ops();
-    const std::string& counter = reader_.program().counters[event.wait_counter].name;
+    const std::string counter = reader_.WaitsFor(event);
     BubbleSum& sum =
         Find(BubbleKind::kWait, ops[held_up.op].name, counter,
              last ? ops[timeline.workers[last->worker][last->event].op].name : std::string());

@@ -163,9 +163,8 @@ class Drawing {
     for (const Event& event : timeline_.workers[worker]) {
       const Op& op = ops_[event.op];
       if (event.wait() > 0) {
-        std::string tip =
-            fmt::format("{} waits for {}: {}", op.name,
-                        reader_.program().counters[event.wait_counter].name, Micros(event.wait()));
+        std::string tip = fmt::format("{} waits for {}: {}", op.name, reader_.WaitsFor(event),
+                                      Micros(event.wait()));
         if (auto last = reader_.LastSignaller(timeline_, event)) {
           last = reader_.WorkBehind(timeline_, *last);
           const Event& signal = timeline_.workers[last->worker][last->event];

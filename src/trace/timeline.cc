@@ -88,6 +88,7 @@ Result<Timeline> TraceReader::Read(const TraceStep& step) const {
         event.instruction = record.instruction;
         event.layer = visit.layer;
         event.wait_counter = instruction.wait_counter;
+        if (instruction.opcode == Opcode::kExchangeReceive) event.wait_rank = instruction.imm[2];
         event.is_timed = IsTimed(instruction.opcode);
         event.rows = CountRows(instruction, record);
         event.bytes = CountReadBytes(program_, stream, instruction, record, step.info);
@@ -101,9 +102,14 @@ Result<Timeline> TraceReader::Read(const TraceStep& step) const {
   return timeline;
 }
 
+std::string TraceReader::WaitsFor(const Event& event) const {
+  if (event.wait_rank >= 0) return fmt::format("rank {}", event.wait_rank);
+  return event.wait_counter == kNone ? std::string() : program_.counters[event.wait_counter].name;
+}
+
 std::optional<Signaller> TraceReader::LastSignaller(const Timeline& timeline,
                                                     const Event& event) const {
-  if (event.wait_counter == kNone) return std::nullopt;
+  if (event.wait_counter == kNone || event.wait_rank >= 0) return std::nullopt;
   std::size_t visit = event.visit;
   switch (program_.counters[event.wait_counter].scope) {
     case CounterScope::kSegment:

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -24,6 +25,7 @@ struct Event {
   std::uint32_t instruction = 0;
   std::int32_t layer = -1;                      ///< -1: embedding, head
   std::uint32_t wait_counter = program::kNone;  ///< kNone: needs no counter
+  std::int32_t wait_rank = -1;                  ///< whose message it needs; -1: none's
   bool is_timed = true;   ///< false: ends when it is ready (fetch, fetch_next, wait)
   std::int64_t rows = 0;  ///< CountRows
   ReadBytes bytes;
@@ -77,8 +79,12 @@ class TraceReader {
   /// visit once, in order, times not decreasing.
   Result<Timeline> Read(const program::TraceStep& step) const;
 
+  /// What an event waits for: a counter's name, or "rank 2", whose message came last if it needs
+  /// both; empty if it needs nothing.
+  std::string WaitsFor(const Event& event) const;
+
   /// Who signalled last what `event` waited for, among those that began before it was ready. Empty
-  /// if that is the host or an earlier step, or if the event needs no counter.
+  /// if that is the host, an earlier step or another rank, or if the event needs no counter.
   std::optional<Signaller> LastSignaller(const Timeline& timeline, const Event& event) const;
 
   /// The event that made the signal late: the signalling one or, if that only signals, the last one

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "program/compile/partition.h"
 #include "program/exchange.h"
@@ -94,10 +95,11 @@ LayoutEstimate Estimate(const Program& program, const model::Model& model, RankL
   }
   // Dense matrices are level over the workers. Of the experts every worker has the same panels of
   // all, so thin slices leave some without work.
+  const double all_workers = program.num_workers * machine.worker_bytes_per_second;
   const double fullest_group = experts / layout.expert_parallel * estimate.expert_imbalance;
   const auto dense = static_cast<double>(CountStepBytes(program, rows, 0).Source());
   estimate.weight_bytes = dense;
-  estimate.weight_seconds = dense / machine.read_bytes_per_second;
+  estimate.weight_seconds = dense / std::min(machine.read_bytes_per_second, all_workers);
   for (const Visit& visit : program.visits) {
     for (const Opcode opcode : {Opcode::kExpertGateUp, Opcode::kExpertDown}) {
       const ExpertBytes bytes = BytesOfExpert(program.segments[visit.segment], opcode);
@@ -154,8 +156,12 @@ Result<std::vector<LayoutEstimate>> ChooseLayout(const model::Model& model,
       wanted.expert_parallel = std::max(request.num_ranks / wanted.tensor_parallel, 1);
     }
     if (wanted.NumRanks() != request.num_ranks) {
-      return Fail(ErrorCode::kUsage, "{} ranks are not tensor parallel {} x expert parallel {}",
-                  request.num_ranks, wanted.tensor_parallel, wanted.expert_parallel);
+      const auto asked = [](std::int32_t value) {
+        return value == 0 ? std::string("any") : fmt::format("{}", value);
+      };
+      return Fail(ErrorCode::kUsage, "ranks: {} cannot be tensor parallel {} x expert parallel {}",
+                  request.num_ranks, asked(request.tensor_parallel),
+                  asked(request.expert_parallel));
     }
   }
   if (is_given) MEGALITH_RETURN_IF_ERROR(CheckRankLayout(model, wanted));
@@ -180,11 +186,17 @@ Result<std::vector<LayoutEstimate>> EstimateLayouts(const model::Model& model,
   for (std::int32_t tensor = num_ranks; tensor >= 1; --tensor) {
     if (num_ranks % tensor != 0) continue;
     CompileOptions own = options;
-    own.rank = 0;
     own.ranks = {tensor, num_ranks / tensor};
     if (!CheckRankLayout(model, own.ranks)) continue;
-    MEGALITH_ASSIGN_OR_RETURN(const Program program, Compile(model, own));
-    estimates.push_back(Estimate(program, model, own.ranks, machine));
+    // What does not divide evenly goes to later ranks, so the fullest is the first or the last.
+    std::optional<LayoutEstimate> fullest;
+    for (const std::int32_t rank : {0, num_ranks - 1}) {
+      own.rank = rank;
+      MEGALITH_ASSIGN_OR_RETURN(const Program program, Compile(model, own));
+      const LayoutEstimate estimate = Estimate(program, model, own.ranks, machine);
+      if (!fullest || estimate.Seconds() > fullest->Seconds()) fullest = estimate;
+    }
+    estimates.push_back(*fullest);
   }
   if (estimates.empty()) {
     const Status refused = CheckRankLayout(model, {num_ranks, 1});

@@ -33,7 +33,7 @@ struct LayoutEstimate {
   RankLayout layout;
   std::int64_t exchanges = 0;
   std::int64_t received_bytes = 0;  ///< of a rank
-  double weight_bytes = 0.0;        ///< that the rank with the fullest group of experts reads
+  double weight_bytes = 0.0;        ///< of the fullest rank, if it has the fullest group of experts
   double expert_imbalance = 1.0;    ///< experts of the fullest group, in those of the mean
   double weight_seconds = 0.0;
   double exchange_seconds = 0.0;
