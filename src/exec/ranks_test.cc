@@ -30,8 +30,10 @@ ExecutorSpec Spec(const std::string& model) {
   return spec;
 }
 
-/// 64 and more of them in one step: a run of the fast form, where that is asked for.
-std::vector<std::int32_t> Tokens() { return RandomTokens(78, 384, 7); }
+/// Where the fast form is asked for, 64 and more of them come in one step.
+std::vector<std::int32_t> Tokens(const ExecutorSpec& spec) {
+  return RandomTokens(spec.fast_prefill ? 78 : 24, 384, 7);
+}
 
 /// Of one rank.
 Answer Alone(const ExecutorSpec& spec) {
@@ -40,7 +42,7 @@ Answer Alone(const ExecutorSpec& spec) {
     ADD_FAILURE() << executor.error().message;
     return {};
   }
-  auto answer = FeedInSteps(**executor, Tokens());
+  auto answer = FeedInSteps(**executor, Tokens(spec));
   if (!answer) ADD_FAILURE() << answer.error().message;
   return answer ? *std::move(answer) : Answer();
 }
@@ -68,7 +70,7 @@ void ExpectSameOnRanks(ExecutorSpec spec, RankLayout layout, const Answer& want,
   std::mutex mutex;
   const auto num_ranks = static_cast<std::size_t>(layout.NumRanks());
   const Status status = OnRanks(spec, [&](Executor& executor, std::int32_t rank) -> Status {
-    MEGALITH_ASSIGN_OR_RETURN(const Answer have, FeedInSteps(executor, Tokens()));
+    MEGALITH_ASSIGN_OR_RETURN(const Answer have, FeedInSteps(executor, Tokens(spec)));
     const std::lock_guard lock(mutex);
     EXPECT_EQ(FirstDifference(want.logits, have.logits), "") << what << ", rank " << rank;
     EXPECT_EQ(have.state.cache, want.state.cache) << what << ", rank " << rank;
