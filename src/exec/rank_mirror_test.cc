@@ -178,9 +178,11 @@ class MirroredRanks {
   explicit MirroredRanks(std::uint32_t num_ranks)
       : fabrics_(fabric::MakeInprocJob(num_ranks).value()), sender_(*fabrics_[0]) {
     statuses_.resize(num_ranks);
+    // All of them before any thread looks at one.
     for (std::uint32_t rank = 0; rank < num_ranks; ++rank) {
       executors_.push_back(MakeExecutor(Spec()).value());
-      if (rank == 0) continue;
+    }
+    for (std::uint32_t rank = 1; rank < num_ranks; ++rank) {
       threads_.emplace_back([this, rank] {
         statuses_[rank] = exec::testing::Follow(*executors_[rank], *fabrics_[rank]);
       });
