@@ -20,7 +20,10 @@ double ExpectedLargest(std::int64_t most, AtMost at_most) {
 
 /// log of n over k.
 double LogChoose(std::int64_t n, std::int64_t k) {
-  const auto log_factorial = [](std::int64_t x) { return std::lgamma(static_cast<double>(x) + 1); };
+  const auto log_factorial = [](std::int64_t x) {
+    int sign = 0;  // std::lgamma has one for all threads
+    return ::lgamma_r(static_cast<double>(x) + 1, &sign);
+  };
   return log_factorial(n) - log_factorial(k) - log_factorial(n - k);
 }
 
