@@ -29,12 +29,6 @@ class ExchangePort {
   /// `mailboxes` may be null for Programs of one rank.
   explicit ExchangePort(fabric::Mailboxes* mailboxes) : mailboxes_(mailboxes) {}
 
-  static bool Handles(program::Opcode opcode) {
-    return opcode == program::Opcode::kExchangeFill ||
-           opcode == program::Opcode::kExchangePublish ||
-           opcode == program::Opcode::kExchangeReceive;
-  }
-
   /// `go_on` is called while a receive waits, again and again; false abandons the wait.
   template <typename GoOn>
   const char* Run(const InstructionView& view, const DeviceMemory& device, GoOn&& go_on) {

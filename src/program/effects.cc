@@ -1,5 +1,7 @@
 #include "program/effects.h"
 
+#include "program/exchange.h"
+
 namespace megalith::program {
 namespace {
 
@@ -11,17 +13,13 @@ bool IsRowShare(const Instruction& instruction, BufferKind kind) {
   if (kind == RowsOf(instruction.trip) || IsState(kind)) return true;
   // An exchange shares out the pairs by their own number. What is filled in is laid out by rows;
   // where a row lies depends on how many there are, so every other access counts as all of them.
-  const bool fills = instruction.opcode == Opcode::kExchangeFill;
-  const bool exchanges = fills || instruction.opcode == Opcode::kExchangePublish ||
-                         instruction.opcode == Opcode::kExchangeReceive;
-  return (exchanges && kind == BufferKind::kPairs) || (fills && kind == BufferKind::kMailbox);
+  if (kind == BufferKind::kPairs) return IsExchange(instruction.opcode);
+  return kind == BufferKind::kMailbox && instruction.opcode == Opcode::kExchangeFill;
 }
 
 /// Whether imm[3]..imm[4] are the experts whose pairs the instruction touches.
 bool NamesExperts(Opcode opcode) {
-  return opcode == Opcode::kExpertGateUp || opcode == Opcode::kExpertDown ||
-         opcode == Opcode::kExchangeFill || opcode == Opcode::kExchangePublish ||
-         opcode == Opcode::kExchangeReceive;
+  return opcode == Opcode::kExpertGateUp || opcode == Opcode::kExpertDown || IsExchange(opcode);
 }
 
 }  // namespace

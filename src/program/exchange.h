@@ -17,6 +17,12 @@ inline constexpr std::size_t kFirstExchangePart = 2;
 /// A part begins at a multiple of so many bytes.
 inline constexpr std::int64_t kExchangeAlignment = 64;
 
+/// Whether it is one of the three instructions of an exchange.
+inline bool IsExchange(Opcode opcode) {
+  return opcode == Opcode::kExchangeFill || opcode == Opcode::kExchangePublish ||
+         opcode == Opcode::kExchangeReceive;
+}
+
 inline bool SameOperand(const Operand& a, const Operand& b) {
   return a.buffer == b.buffer && a.begin == b.begin && a.end == b.end;
 }

@@ -5,6 +5,7 @@
 #include "base/align.h"
 #include "program/draft_shapes.h"
 #include "program/dump.h"
+#include "program/exchange.h"
 
 namespace megalith::program {
 namespace {
@@ -112,11 +113,7 @@ class InstructionCheck {
     if (instruction_.opcode == Opcode::kAttnResNorm) {
       return operand == 1 || (operand == 3 && instruction_.imm[1] == 0);
     }
-    if (instruction_.opcode == Opcode::kExchangeFill ||
-        instruction_.opcode == Opcode::kExchangePublish ||
-        instruction_.opcode == Opcode::kExchangeReceive) {
-      return operand > 0;
-    }
+    if (IsExchange(instruction_.opcode)) return operand > 0;
     return false;
   }
 
@@ -677,7 +674,7 @@ class InstructionCheck {
 
   Status CheckExchangeParts() const {
     const bool has_plan = instruction_.operands[1].buffer != kNone;
-    for (std::size_t i = 2; i < instruction_.operands.size(); ++i) {
+    for (std::size_t i = kFirstExchangePart; i < instruction_.operands.size(); ++i) {
       const Operand& operand = instruction_.operands[i];
       if (operand.buffer == kNone) continue;
       const Buffer& buffer = program_.buffers[operand.buffer];

@@ -19,6 +19,7 @@
 
 #include "program/dump.h"
 #include "program/effects.h"
+#include "program/exchange.h"
 #include "program/proofs.h"
 
 namespace megalith::program {
@@ -278,11 +279,6 @@ class PairProof {
       turn.receives_left = CountReceives(segment(second), instruction);
     }
     return {};
-  }
-
-  static bool IsExchange(Opcode opcode) {
-    return opcode == Opcode::kExchangeFill || opcode == Opcode::kExchangePublish ||
-           opcode == Opcode::kExchangeReceive;
   }
 
   /// Instructions that receive what `publish` publishes.

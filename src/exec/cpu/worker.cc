@@ -5,6 +5,7 @@
 #include "base/spin.h"
 #include "exec/cpu/instructions.h"
 #include "exec/route_plan.h"
+#include "program/exchange.h"
 
 namespace megalith::exec::cpu {
 
@@ -62,7 +63,7 @@ bool Worker<Act>::RunVisit(ProgramState& state, std::int64_t visit_index) {
                                  index_,  state.memory, *shared_.weights};
       if (instruction.opcode == Opcode::kMatmul) queue_.Consume(view.Panels());
       if (instruction.opcode == Opcode::kExpertDown) expert_queue_.Clear();
-      const char* failure = ExchangePort::Handles(instruction.opcode)
+      const char* failure = program::IsExchange(instruction.opcode)
                                 ? Exchange(view)
                                 : Execute(view, *shared_.kernels, shared_.device, scratch_);
       if (failure != nullptr) shared_.failure->Set(failure, index_, visit_index, instruction_index);
