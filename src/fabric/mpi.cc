@@ -26,8 +26,9 @@ constexpr std::int64_t kLastWordsNs = 500'000'000;
 /// Between the farewells of all and the end of MPI.
 constexpr std::int64_t kLingerNs = 50'000'000;
 /// For MPI_Abort, which waits until the launcher ends this process: one that has lost the
-/// launcher's host would wait, with all its memory, until the network is back.
-constexpr std::chrono::seconds kAbortLimit(2);
+/// launcher's host would wait, with all its memory, until the network is back. A launcher that is
+/// only slow sees the exit code instead, and ends the others for it.
+constexpr std::chrono::milliseconds kAbortLimit(250);
 
 tl::unexpected<Error> MpiError(int result, const char* call) {
   char text[MPI_MAX_ERROR_STRING] = {};
