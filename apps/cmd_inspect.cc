@@ -18,6 +18,7 @@ struct Options {
   std::string model;
   std::int64_t context = 0;
   std::int64_t sequences = 1;
+  std::int64_t draft_rows = weights::InspectOptions().draft_rows;
   std::string draft;
   bool json = false;
 };
@@ -28,6 +29,7 @@ Status Inspect(const Options& options) {
   if (options.context > 0) inspect.context_tokens = options.context;
   inspect.num_sequences = options.sequences;
   inspect.drafter = options.draft;
+  inspect.draft_rows = options.draft_rows;
   MEGALITH_ASSIGN_OR_RETURN(const weights::InspectReport report, weights::Inspect(path, inspect));
   Put("{}\n", options.json ? weights::ToJson(report) : weights::ToText(report));
   return {};
@@ -57,6 +59,12 @@ void RegisterInspect(CLI::App& app, Cli& cli) {
       ->add_option("--draft", options->draft,
                    "A drafter's folder or config.json; default: the folder dspark of the model")
       ->type_name("PATH");
+  command
+      ->add_option("--draft-rows", options->draft_rows,
+                   "Rows of a step that checks drafts in the drafter's memory plan")
+      ->type_name("N")
+      ->check(CLI::Range(2, 32))
+      ->capture_default_str();
   command->add_flag("--json", options->json, "One JSON object instead of text");
 }
 

@@ -142,6 +142,39 @@ DrafterReport MakeDrafterReport(const model::Drafter& drafter, std::string_view 
   return report;
 }
 
+Status AddDraftPlan(const InspectOptions& options, InspectReport* report) {
+  DrafterReport& drafter = *report->drafter;
+  const MemoryPlan& model_plan = report->plan;
+  if (options.draft_rows < 2) {
+    return Fail(ErrorCode::kOutOfRange,
+                "a memory plan for drafting with {} rows: 2 or more expected", options.draft_rows);
+  }
+  DraftPlan& plan = drafter.plan;
+  plan.num_drafts = std::min(options.draft_rows - 1, drafter.drafter.MaxDrafts());
+  plan.weight_bytes = drafter.stored.num_bytes;
+  // As the compiler sizes the ring: drafts that are taken back must not overwrite what is seen.
+  std::int64_t positions = 1;
+  for (const model::DrafterLayer& layer : drafter.drafter.layers) {
+    positions =
+        std::max(positions, layer.sliding_window == 0 ? model_plan.context_tokens
+                                                      : layer.sliding_window + plan.num_drafts);
+  }
+  positions = std::min(positions, model_plan.context_tokens);
+  std::uint64_t tokens = 0;
+  if (__builtin_mul_overflow(model_plan.kda_bytes, U64(plan.num_drafts), &plan.kda_bytes) ||
+      __builtin_mul_overflow(U64(positions), U64(model_plan.num_sequences), &tokens) ||
+      __builtin_mul_overflow(tokens, drafter.context_bytes_per_token, &plan.context_bytes) ||
+      __builtin_add_overflow(model_plan.total_bytes, plan.weight_bytes, &plan.total_bytes) ||
+      __builtin_add_overflow(plan.total_bytes, plan.kda_bytes, &plan.total_bytes) ||
+      __builtin_add_overflow(plan.total_bytes, plan.context_bytes, &plan.total_bytes)) {
+    return Fail(ErrorCode::kOutOfRange,
+                "a memory plan for {} sequences of {} tokens with {} drafts: its bytes do not fit "
+                "64 bits",
+                model_plan.num_sequences, model_plan.context_tokens, plan.num_drafts);
+  }
+  return {};
+}
+
 /// The drafter of a checkpoint that has one.
 DrafterReport DrafterOf(const Checkpoint& checkpoint) {
   DrafterReport report = MakeDrafterReport(*checkpoint.drafter(), checkpoint.drafter_directory(),
@@ -155,14 +188,14 @@ DrafterReport DrafterOf(const Checkpoint& checkpoint) {
 }
 
 /// From a config alone.
-Status AddDrafter(const std::string& path, InspectReport* report) {
+Status AddDrafter(const std::string& path, const InspectOptions& options, InspectReport* report) {
   MEGALITH_ASSIGN_OR_RETURN(const model::DrafterConfig config,
                             model::ReadDrafterConfig(path, report->model));
   report->drafter =
       MakeDrafterReport(config.drafter, path,
                         model::CountTensors(model::MakeDrafterTensorRules(config.drafter), false));
   report->warnings.insert(report->warnings.end(), config.warnings.begin(), config.warnings.end());
-  return {};
+  return AddDraftPlan(options, report);
 }
 
 bool HasShardFiles(const std::string& directory) {
@@ -218,7 +251,10 @@ Result<InspectReport> InspectCheckpoint(const Checkpoint& checkpoint,
   files.num_bf16_matrices = census.num_bf16_matrices;
   files.prefix = checkpoint.prefix();
   report.files = std::move(files);
-  if (checkpoint.drafter() != nullptr) report.drafter = DrafterOf(checkpoint);
+  if (checkpoint.drafter() != nullptr) {
+    report.drafter = DrafterOf(checkpoint);
+    MEGALITH_RETURN_IF_ERROR(AddDraftPlan(options, &report));
+  }
   report.warnings = census.warnings;
   return report;
 }
@@ -241,14 +277,14 @@ Result<InspectReport> InspectWithDrafter(const std::string& path, const std::str
                               Checkpoint::Open(path, has_drafter_shards ? drafter : ""));
     MEGALITH_ASSIGN_OR_RETURN(InspectReport report, InspectCheckpoint(checkpoint, options));
     if (!drafter.empty() && !has_drafter_shards) {
-      MEGALITH_RETURN_IF_ERROR(AddDrafter(drafter, &report));
+      MEGALITH_RETURN_IF_ERROR(AddDrafter(drafter, options, &report));
     }
     return report;
   }
   MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(path));
   MEGALITH_ASSIGN_OR_RETURN(InspectReport report, InspectModel(config.model, path, options));
   report.warnings = config.warnings;
-  if (!drafter.empty()) MEGALITH_RETURN_IF_ERROR(AddDrafter(drafter, &report));
+  if (!drafter.empty()) MEGALITH_RETURN_IF_ERROR(AddDrafter(drafter, options, &report));
   return report;
 }
 

@@ -64,6 +64,16 @@ struct FilesReport {
   std::string prefix;
 };
 
+/// What drafting adds to the memory plan: the state of a sequence is kept once more for every draft
+/// of a step, and the drafter has a context of its own.
+struct DraftPlan {
+  std::int64_t num_drafts = 0;  ///< at most in a step
+  std::uint64_t weight_bytes = 0;
+  std::uint64_t kda_bytes = 0;      ///< all sequences
+  std::uint64_t context_bytes = 0;  ///< all sequences
+  std::uint64_t total_bytes = 0;    ///< of plan and memory plan
+};
+
 struct DrafterReport {
   std::string source;  ///< directory or config file
   model::Drafter drafter;
@@ -74,6 +84,7 @@ struct DrafterReport {
   std::uint64_t context_bytes_per_token = 0;
   std::size_t num_shards = 0;  ///< 0: from the config alone
   std::uint64_t num_file_bytes = 0;
+  DraftPlan plan;
 };
 
 struct InspectReport {
@@ -99,6 +110,8 @@ struct InspectOptions {
   /// Tokens of the memory plan; empty: max_position_embeddings.
   std::optional<std::int64_t> context_tokens;
   std::int64_t num_sequences = 1;
+  /// Rows of a step that checks drafts, in the plan of a drafter; at least 2.
+  std::int64_t draft_rows = 8;
   /// A drafter's directory or config.json; empty: the folder `dspark` of the model's directory if
   /// it is there and can be read, a warning if it cannot.
   std::string drafter;

@@ -183,6 +183,11 @@ void AppendDrafter(const DrafterReport& report, std::string* out) {
                  ? fmt::format("{} shards, {}", report.num_shards, BytesText(report.num_file_bytes))
                  : "none read");
   AppendLine(out, "  state per token", BytesText(report.context_bytes_per_token));
+  AppendLine(out, "  memory plan",
+             fmt::format("{} drafts a step: weights {} + KDA {} + context {}, with the model {}",
+                         report.plan.num_drafts, BytesText(report.plan.weight_bytes),
+                         BytesText(report.plan.kda_bytes), BytesText(report.plan.context_bytes),
+                         BytesText(report.plan.total_bytes)));
 }
 
 ordered_json SizeJson(const model::StoredSize& size) {
@@ -268,6 +273,11 @@ ordered_json DrafterJson(const DrafterReport& report) {
   json["context_bytes_per_token"] = report.context_bytes_per_token;
   json["shards"] = report.num_shards;
   json["file_bytes"] = report.num_file_bytes;
+  json["memory_plan"] = {{"drafts", report.plan.num_drafts},
+                         {"weight_bytes", report.plan.weight_bytes},
+                         {"kda_bytes", report.plan.kda_bytes},
+                         {"context_bytes", report.plan.context_bytes},
+                         {"total_bytes", report.plan.total_bytes}};
   return json;
 }
 

@@ -241,6 +241,28 @@ TEST(Inspect, DrafterIsShownWithItsPlanAndCosts) {
   EXPECT_EQ(report->files->num_file_bytes, alone->files->num_file_bytes);
   EXPECT_EQ(report->files->num_present, alone->files->num_present);
   EXPECT_EQ(report->plan.total_bytes, alone->plan.total_bytes);
+  // Seven states more of 6 layers; a window of 2048 and seven drafts in the ring.
+  const DraftPlan& plan = drafter.plan;
+  EXPECT_EQ(plan.num_drafts, 7);
+  EXPECT_EQ(plan.weight_bytes, drafter.stored.num_bytes);
+  EXPECT_EQ(plan.kda_bytes, 7u * 6 * (4 * 64 * 64 * 4 + 3 * 4 * 64 * 3 * 2));
+  EXPECT_EQ(plan.context_bytes, (2048u + 7) * 1024);
+  EXPECT_EQ(plan.total_bytes,
+            report->plan.total_bytes + plan.weight_bytes + plan.kda_bytes + plan.context_bytes);
+  InspectOptions few;
+  few.draft_rows = 3;
+  few.context_tokens = 100;
+  few.num_sequences = 2;
+  const auto shorter = Inspect(nano, few);
+  ASSERT_TRUE(shorter) << shorter.error().message;
+  EXPECT_EQ(shorter->drafter->plan.kda_bytes, plan.kda_bytes / 7 * 2 * 2);
+  EXPECT_EQ(shorter->drafter->plan.context_bytes, 2u * 100 * 1024);
+  few.draft_rows = 1;
+  const auto none = Inspect(nano, few);
+  ASSERT_TRUE(none) << none.error().message;
+  EXPECT_FALSE(none->drafter);
+  ASSERT_FALSE(none->warnings.empty());
+  EXPECT_NE(none->warnings.back().find("with 1 rows"), std::string::npos);
 
   const std::string text = ToText(*report);
   for (const char* expected :
@@ -257,6 +279,7 @@ TEST(Inspect, DrafterIsShownWithItsPlanAndCosts) {
   EXPECT_EQ(root["drafter"]["stored_bytes"], drafter.stored.num_bytes);
   EXPECT_EQ(root["drafter"]["bytes_per_block"], drafter.bytes_per_block);
   EXPECT_EQ(root["drafter"]["max_drafts"], 8);
+  EXPECT_EQ(root["drafter"]["memory_plan"]["total_bytes"], plan.total_bytes);
   EXPECT_FALSE(json::parse(ToJson(*alone)).contains("drafter"));
 }
 
