@@ -1,8 +1,10 @@
 #pragma once
 
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/arena.h"
@@ -58,5 +60,51 @@ std::string WeightsName(const std::string& directory, const WeightSet& set);
 
 /// Last part of the folder's path.
 std::string ModelName(const std::string& directory);
+
+/// What a benchmark measured: every case on every set of weights.
+template <typename Measured>
+struct SetsRun {
+  std::string model;
+  std::vector<Measured> results;
+  std::vector<std::string> dense;  ///< of each result
+  WeightSetsReport sets;
+};
+
+/// WithWeightSets for benchmarks whose `measure` takes a vector of Set: an engine, the name of its
+/// weights, and `cases`.
+template <typename Set, typename Measured, typename Case>
+Result<SetsRun<Measured>> MeasureSets(
+    const std::string& directory, const WeightSetsOptions& options, const LoadOptions& load,
+    const Cli& cli, const std::vector<Case>& cases,
+    const std::function<Result<std::vector<Measured>>(const std::vector<Set>&)>& measure) {
+  SetsRun<Measured> run;
+  run.model = ModelName(directory);
+  MEGALITH_ASSIGN_OR_RETURN(
+      run.sets,
+      WithWeightSets(
+          directory, options, load, cli, [&](const std::vector<WeightSet>& weights) -> Status {
+            std::vector<Set> sets;
+            for (const WeightSet& set : weights) {
+              sets.push_back({set.engine.get(), WeightsName(directory, set), cases});
+              run.dense.insert(run.dense.end(), cases.size(), set.dense);
+            }
+            MEGALITH_ASSIGN_OR_RETURN(std::vector<Measured> results, measure(sets));
+            run.results.insert(run.results.end(), std::make_move_iterator(results.begin()),
+                               std::make_move_iterator(results.end()));
+            return {};
+          }));
+  return run;
+}
+
+/// The fields that every report of such a run begins with; the command adds its own and "results".
+template <typename Measured>
+Json SetsRunJson(std::string_view command, const SetsRun<Measured>& run) {
+  return {{"command", command},
+          {"conditions", ConditionsJson()},
+          {"model", run.model},
+          {"weights", run.sets.json},
+          {"all_interleaved", run.sets.interleaved},
+          {"peak_memory_bytes", PeakMemory()}};
+}
 
 }  // namespace megalith::apps

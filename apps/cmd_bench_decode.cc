@@ -36,12 +36,7 @@ struct Options {
   bool json = false;
 };
 
-struct Run {
-  std::string model;
-  std::vector<bench::DecodeResult> results;
-  std::vector<std::string> dense;  ///< of each result
-  WeightSetsReport sets;
-};
+using Run = SetsRun<bench::DecodeResult>;
 
 std::string ModeName(const bench::DecodeCase& what) { return what.per_op ? "per-op" : "program"; }
 
@@ -80,24 +75,11 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
       options.tokens == "random" ? bench::TokenSource::kRandom : bench::TokenSource::kGreedy;
   decode.progress = bar.Callback();
   decode.cancel = cli.cancel;
-  Run run;
-  run.model = ModelName(directory);
-  MEGALITH_ASSIGN_OR_RETURN(
-      run.sets, WithWeightSets(
-                    directory, {options.ranks, ChooseEngineWorkers(options.compare), options.dense},
-                    options.load, cli, [&](const std::vector<WeightSet>& weights) -> Status {
-                      std::vector<bench::DecodeSet> sets;
-                      for (const WeightSet& set : weights) {
-                        sets.push_back({set.engine.get(), WeightsName(directory, set), cases});
-                        run.dense.insert(run.dense.end(), cases.size(), set.dense);
-                      }
-                      MEGALITH_ASSIGN_OR_RETURN(std::vector<bench::DecodeResult> results,
-                                                bench::MeasureDecode(sets, decode));
-                      for (bench::DecodeResult& result : results) {
-                        run.results.push_back(std::move(result));
-                      }
-                      return {};
-                    }));
+  auto run = MeasureSets<bench::DecodeSet, bench::DecodeResult>(
+      directory, {options.ranks, ChooseEngineWorkers(options.compare), options.dense}, options.load,
+      cli, cases, [&](const std::vector<bench::DecodeSet>& sets) {
+        return bench::MeasureDecode(sets, decode);
+      });
   bar.Clear();
   return run;
 }
@@ -132,16 +114,11 @@ void PrintJson(const Options& options, const Run& run) {
   for (std::size_t i = 0; i < run.results.size(); ++i) {
     results.push_back(ResultJson(run.results[i], run.dense[i]));
   }
-  const Json json = {{"command", "decode"},
-                     {"conditions", ConditionsJson()},
-                     {"model", run.model},
-                     {"context", options.context},
-                     {"tokens", options.tokens},
-                     {"hashed_tokens", bench::kHashedTokens},
-                     {"weights", run.sets.json},
-                     {"all_interleaved", run.sets.interleaved},
-                     {"peak_memory_bytes", PeakMemory()},
-                     {"results", results}};
+  Json json = SetsRunJson("decode", run);
+  json.update({{"context", options.context},
+               {"tokens", options.tokens},
+               {"hashed_tokens", bench::kHashedTokens},
+               {"results", results}});
   Put("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 

@@ -31,12 +31,7 @@ struct Options {
   bool json = false;
 };
 
-struct Run {
-  std::string model;
-  std::vector<bench::PrefillResult> results;
-  std::vector<std::string> dense;  ///< of each result
-  WeightSetsReport sets;
-};
+using Run = SetsRun<bench::PrefillResult>;
 
 Result<Run> Measure(const Options& options, const Cli& cli) {
   MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
@@ -56,25 +51,11 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
   prefill.rounds = options.rounds;
   prefill.progress = bar.Callback();
   prefill.cancel = cli.cancel;
-  Run run;
-  run.model = ModelName(directory);
-  MEGALITH_ASSIGN_OR_RETURN(
-      run.sets,
-      WithWeightSets(directory,
-                     {{options.load.ranks}, ChooseEngineWorkers(options.compare), options.dense},
-                     options.load, cli, [&](const std::vector<WeightSet>& weights) -> Status {
-                       std::vector<bench::PrefillSet> sets;
-                       for (const WeightSet& set : weights) {
-                         sets.push_back({set.engine.get(), WeightsName(directory, set), cases});
-                         run.dense.insert(run.dense.end(), cases.size(), set.dense);
-                       }
-                       MEGALITH_ASSIGN_OR_RETURN(std::vector<bench::PrefillResult> results,
-                                                 bench::MeasurePrefill(sets, prefill));
-                       for (bench::PrefillResult& result : results) {
-                         run.results.push_back(std::move(result));
-                       }
-                       return {};
-                     }));
+  auto run = MeasureSets<bench::PrefillSet, bench::PrefillResult>(
+      directory, {{options.load.ranks}, ChooseEngineWorkers(options.compare), options.dense},
+      options.load, cli, cases, [&](const std::vector<bench::PrefillSet>& sets) {
+        return bench::MeasurePrefill(sets, prefill);
+      });
   bar.Clear();
   return run;
 }
@@ -138,13 +119,8 @@ void PrintJson(const Run& run) {
     }
     results.push_back(std::move(json));
   }
-  const Json json = {{"command", "prefill"},
-                     {"conditions", ConditionsJson()},
-                     {"model", run.model},
-                     {"weights", run.sets.json},
-                     {"all_interleaved", run.sets.interleaved},
-                     {"peak_memory_bytes", PeakMemory()},
-                     {"results", results}};
+  Json json = SetsRunJson("prefill", run);
+  json["results"] = results;
   Put("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
 }
 
