@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/topology.h"
@@ -39,6 +40,7 @@ struct Options {
   double worker_bandwidth = 20.0;  // GB/s
   double exchange_us = 5.0;
   double link_bandwidth = 10.0;  // GB/s
+  std::vector<const CLI::Option*> of_estimate;
   bool dump = false;
   bool json = false;
 };
@@ -163,6 +165,12 @@ Status Compile(const Options& options, const Cli& cli) {
                      options.exchange_us * 1e-6, options.link_bandwidth * 1e9};
     return CompileRanks(config.model, compile, ranks, options.json);
   }
+  for (const CLI::Option* option : options.of_estimate) {
+    if (option->count() == 0) continue;
+    return Fail(ErrorCode::kUsage,
+                "{}: of the estimate for several ranks; --ranks, --tp or --ep expected",
+                option->get_name());
+  }
   const std::int64_t start = NowNs();
   MEGALITH_ASSIGN_OR_RETURN(program::Program program, program::Compile(config.model, compile));
   const std::int64_t compiled = NowNs();
@@ -230,30 +238,21 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
                    "Groups of ranks that experts are dealt out to (expert parallel)")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
-  command
-      ->add_option("--rank-bandwidth", options->rank_bandwidth,
-                   "For the estimate: GB/s of weights that one rank reads")
-      ->type_name("GB/s")
-      ->check(CLI::Range(1e-3, 1e6))
-      ->capture_default_str();
-  command
-      ->add_option("--worker-bandwidth", options->worker_bandwidth,
-                   "For the estimate: the most GB/s that one worker reads")
-      ->type_name("GB/s")
-      ->check(CLI::Range(1e-3, 1e6))
-      ->capture_default_str();
-  command
-      ->add_option("--exchange-us", options->exchange_us,
-                   "For the estimate: microseconds of an empty exchange")
-      ->type_name("US")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command
-      ->add_option("--link-bandwidth", options->link_bandwidth,
-                   "For the estimate: GB/s that one rank receives")
-      ->type_name("GB/s")
-      ->check(CLI::Range(1e-3, 1e6))
-      ->capture_default_str();
+  const auto add_of_estimate = [&](const char* name, double& value, const char* unit, double least,
+                                   const std::string& what) {
+    options->of_estimate.push_back(command->add_option(name, value, "For the estimate: " + what)
+                                       ->type_name(unit)
+                                       ->check(CLI::Range(least, 1e6))
+                                       ->capture_default_str());
+  };
+  add_of_estimate("--rank-bandwidth", options->rank_bandwidth, "GB/s", 1e-3,
+                  "GB/s of weights that one rank reads");
+  add_of_estimate("--worker-bandwidth", options->worker_bandwidth, "GB/s", 1e-3,
+                  "the most GB/s that one worker reads");
+  add_of_estimate("--exchange-us", options->exchange_us, "US", 0.0,
+                  "microseconds of an empty exchange");
+  add_of_estimate("--link-bandwidth", options->link_bandwidth, "GB/s", 1e-3,
+                  "GB/s that one rank receives");
   command->add_flag("--dump", options->dump, "Print every instruction (as JSON with --json)");
   command->add_flag("--json", options->json, "One JSON object instead of text");
 }

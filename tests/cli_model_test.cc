@@ -346,6 +346,10 @@ TEST(CompileCommand, RanksShareK3AndAddUp) {
   EXPECT_NE(many.err.find("Possible: 1 to 96 ranks"), std::string::npos) << many.err;
   EXPECT_EQ(Megalith(k3 + "--ranks 7 --tp 3").exit_code, 2);
   EXPECT_EQ(Megalith(k3 + "--ranks 2 --dump").exit_code, 2);
+  const Outcome pointless = Megalith(k3 + "--exchange-us 3");
+  EXPECT_EQ(pointless.exit_code, 2);
+  EXPECT_NE(pointless.err.find("--exchange-us: of the estimate"), std::string::npos)
+      << pointless.err;
 }
 
 TEST(InspectCommand, TextAndJsonDescribeTheModel) {
