@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/topology.h"
