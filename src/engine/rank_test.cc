@@ -131,7 +131,7 @@ std::vector<std::vector<std::int32_t>> Answers(Engine& engine) {
 
 /// The first failure that the scheduler reports by itself.
 std::string AwaitFailure(const Scheduler& scheduler) {
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 12'000; ++i) {
     if (const auto failure = scheduler.failure()) return failure->message;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

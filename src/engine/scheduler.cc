@@ -292,6 +292,12 @@ std::optional<Scheduler::Waiting> Scheduler::TakeNext() {
   }
   Waiting waiting = std::move(queue_.front());
   queue_.pop_front();
+  // It is seen, and counted, at every moment between the queue and its end.
+  GenerationView view;
+  view.id = waiting.id;
+  view.prompt.total = waiting.request.prompt.size();
+  view.age_seconds = SecondsSince(waiting.submitted_ns);
+  status_.generations.push_back(view);
   return waiting;
 }
 
@@ -594,6 +600,9 @@ void Scheduler::Tell(Running& running, const Status& status) {
     } else {
       ++status_.num_finished;
     }
+    // Whoever hears of the end may ask for the place at once.
+    std::erase_if(status_.generations,
+                  [&running](const GenerationView& view) { return view.id == running.id; });
   }
   if (status) {
     running.listener->OnFinish(summary);

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <thread>
 
 #include "engine/generate.h"
 #include "exec/device_memory.h"
@@ -53,20 +54,22 @@ class Recorder : public GenerationListener {
     prompt_tokens_.push_back(token);
   }
   bool OnToken(const GeneratedToken& token) override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     EXPECT_FALSE(finished_);
     EXPECT_EQ(progress_.done, progress_.total);
     tokens_.push_back(token);
     if (on_token) on_token(tokens_.size());
     changed_.notify_all();
+    changed_.wait(lock, [this] { return tokens_.size() < hold_at_; });
     return tokens_.size() < stop_after;
   }
   void OnFinish(const Result<GenerationSummary>& summary) override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     EXPECT_FALSE(finished_) << "finished twice";
     finished_ = true;
     summary_ = summary;
     changed_.notify_all();
+    changed_.wait(lock, [this] { return hold_at_ != kItsEnd; });
   }
 
   const Result<GenerationSummary>& Wait() {
@@ -92,21 +95,50 @@ class Recorder : public GenerationListener {
     const std::lock_guard lock(mutex_);
     return finished_;
   }
+  /// The scheduler's thread stays in the callback of this token, of later ones, or of kItsEnd.
+  void HoldAt(std::size_t token) {
+    const std::lock_guard lock(mutex_);
+    hold_at_ = token;
+    changed_.notify_all();
+  }
   const std::vector<GeneratedToken>& tokens() const { return tokens_; }
   const std::vector<GeneratedToken>& prompt_tokens() const { return prompt_tokens_; }
 
   std::function<void(std::size_t)> on_token;  // set before it is submitted
   std::size_t stop_after = SIZE_MAX;
+  static constexpr std::size_t kNever = SIZE_MAX;
+  static constexpr std::size_t kItsEnd = SIZE_MAX - 1;
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::size_t hold_at_ = kNever;
   std::vector<GeneratedToken> tokens_;
   std::vector<GeneratedToken> prompt_tokens_;
   PromptProgress progress_;
   int num_progress_ = 0;
   bool finished_ = false;
   Result<GenerationSummary> summary_;
+};
+
+/// Stops the scheduler, which all sequences share, in a callback of one of them: until the test
+/// lets it go on, what runs is running and what waits is waiting, however fast or slow any thread
+/// is. Made after the scheduler, so that a test which ends early lets its thread end, too.
+class Hold {
+ public:
+  /// `token`: as HoldAt. Before the recorder is submitted.
+  Hold(std::shared_ptr<Recorder> recorder, std::size_t token) : recorder_(std::move(recorder)) {
+    recorder_->HoldAt(token);
+  }
+  ~Hold() { Release(); }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+  void MoveTo(std::size_t token) { recorder_->HoldAt(token); }
+  void Release() { recorder_->HoldAt(Recorder::kNever); }
+
+ private:
+  std::shared_ptr<Recorder> recorder_;
 };
 
 std::vector<std::int32_t> RandomTokens(std::uint64_t seed, std::size_t count) {
@@ -127,7 +159,10 @@ std::shared_ptr<Recorder> MustSubmit(Scheduler& scheduler, GenerationRequest req
                                      GenerationId* id = nullptr) {
   auto recorder = std::make_shared<Recorder>();
   const auto submitted = scheduler.Submit(std::move(request), recorder);
-  if (!submitted) ADD_FAILURE() << submitted.error().message;
+  if (!submitted) {
+    ADD_FAILURE() << submitted.error().message;
+    recorder->OnFinish(tl::unexpected(submitted.error()));  // nobody waits for ever
+  }
   if (id != nullptr) *id = submitted.value_or(0);
   return recorder;
 }
@@ -152,6 +187,8 @@ struct Variant {
   std::int32_t max_drafts = 0;
   bool ngram = false;
   std::int64_t cache_bytes = 0;
+  /// Otherwise measured times say how many are verified, maybe none.
+  std::optional<std::int32_t> always_drafts;
 };
 
 class SchedulerLoad : public ::testing::TestWithParam<Variant> {};
@@ -162,6 +199,7 @@ TEST_P(SchedulerLoad, EveryAnswerIsWhatItIsAlone) {
   SchedulerOptions options;
   options.max_drafts = GetParam().max_drafts;
   options.ngram = GetParam().ngram;
+  options.always = GetParam().always_drafts;
   options.prefix_cache_bytes = GetParam().cache_bytes;
   options.snapshot_spacing = 48;
   options.prompt_rows_beside_answers = 16;
@@ -211,14 +249,20 @@ TEST_P(SchedulerLoad, EveryAnswerIsWhatItIsAlone) {
   EXPECT_EQ(status.num_finished + status.num_cancelled, 40U);
   EXPECT_EQ(status.cached_tokens, cached);
   EXPECT_LE(status.cache_bytes, GetParam().cache_bytes);
-  EXPECT_EQ(status.drafted_tokens > 0, GetParam().max_drafts > 0);
+  if (GetParam().max_drafts == 0) {
+    EXPECT_EQ(status.drafted_tokens, 0U);
+  }
+  if (GetParam().always_drafts) {
+    EXPECT_GT(status.drafted_tokens, 0U);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, SchedulerLoad,
                          ::testing::Values(Variant{"plain"},
                                            Variant{"cache", 0, false, kCacheBytes},
                                            Variant{"small_cache", 0, false, 2 << 20},
-                                           Variant{"drafter_cache", 3, false, kCacheBytes},
+                                           Variant{"drafter_cache", 3, false, kCacheBytes, 3},
+                                           Variant{"adaptive_cache", 3, false, kCacheBytes},
                                            Variant{"ngram_cache", 3, true, kCacheBytes}),
                          [](const auto& test) { return test.param.name; });
 
@@ -321,10 +365,13 @@ TEST(Scheduler, ALongPromptStopsRunningAnswersForOneSliceAtMost) {
    private:
     std::atomic<std::size_t>& num_tokens_;
   };
+  Hold running(answer, 2);
   ASSERT_TRUE(scheduler->Submit(Ask(RandomTokens(1, 5), 400), answer));
   answer->WaitForTokens(2);
   const auto prompt = std::make_shared<Slices>(num_tokens);
+  const Hold ended(prompt, Recorder::kItsEnd);
   ASSERT_TRUE(scheduler->Submit(Ask(RandomTokens(2, 200), 1), prompt));
+  running.Release();
   prompt->Wait();
   ASSERT_FALSE(answer->IsFinished()) << "the answer was too short for this test";
   ASSERT_GE(prompt->slices.size(), 25U);
@@ -339,7 +386,9 @@ TEST(Scheduler, ALongPromptStopsRunningAnswersForOneSliceAtMost) {
 TEST(Scheduler, RequestsBeyondTheQueueAreRefused) {
   const auto engine = Load(1);
   const auto scheduler = Start(*engine, {.max_queued = 2});
-  const auto running = MustSubmit(*scheduler, Ask({1, 2, 3}, 500));
+  const auto running = std::make_shared<Recorder>();
+  Hold hold(running, 1);
+  ASSERT_TRUE(scheduler->Submit(Ask({1, 2, 3}, 10), running));
   running->WaitForTokens(1);
   GenerationId second_id = 0;
   const auto first = MustSubmit(*scheduler, Ask({1, 2, 3}, 3));
@@ -352,6 +401,7 @@ TEST(Scheduler, RequestsBeyondTheQueueAreRefused) {
   EXPECT_EQ(status.generations[2].queue_position, 2U);
   EXPECT_EQ(status.num_refused, 1U);
   scheduler->Cancel(second_id);
+  hold.MoveTo(2);  // a step in which the scheduler hears of it
   EXPECT_EQ(second->Wait()->finish_reason, FinishReason::kCancelled);
   EXPECT_FALSE(first->IsFinished());
 }
@@ -359,13 +409,53 @@ TEST(Scheduler, RequestsBeyondTheQueueAreRefused) {
 TEST(Scheduler, WithoutAQueueRequestsStillGetFreePlaces) {
   const auto engine = Load(2);
   const auto scheduler = Start(*engine, {.max_queued = 0});
-  const auto first = MustSubmit(*scheduler, Ask({1, 2, 3}, 500));
-  const auto second = MustSubmit(*scheduler, Ask({1, 2, 3}, 500));
+  const auto first = std::make_shared<Recorder>();
+  Hold hold(first, 1);
+  ASSERT_TRUE(scheduler->Submit(Ask({1, 2, 3}, 5), first));
+  first->WaitForTokens(1);
+  const auto second = MustSubmit(*scheduler, Ask({1, 2, 3}, 5));
   const auto refused = scheduler->Submit(Ask({1}, 1), std::make_shared<Recorder>());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kBusy);
+  hold.Release();
   EXPECT_TRUE(first->Wait());
   EXPECT_TRUE(second->Wait());
+}
+
+TEST(Scheduler, APlaceIsFreeForWhoeverHearsOfTheEnd) {
+  const auto engine = Load(1);
+  const auto scheduler = Start(*engine, {.max_queued = 0});
+  const auto first = std::make_shared<Recorder>();
+  // The scheduler has done nothing yet but tell of the end.
+  Hold hold(first, Recorder::kItsEnd);
+  ASSERT_TRUE(scheduler->Submit(Ask({1, 2, 3}, 5), first));
+  EXPECT_TRUE(first->Wait());
+  EXPECT_TRUE(scheduler->GetStatus().generations.empty());
+  const auto second = MustSubmit(*scheduler, Ask({1, 2, 3}, 5));
+  hold.Release();
+  EXPECT_TRUE(second->Wait());
+}
+
+TEST(Scheduler, ARequestThatBeginsToRunIsSeenAllTheTime) {
+  const auto engine = Load(1);
+  const auto scheduler = Start(*engine, {.max_queued = 0});
+  // It is told of its prompt when it has left the queue and before anything of it has run.
+  class Beginning : public Recorder {
+   public:
+    explicit Beginning(const Scheduler& scheduler) : scheduler_(scheduler) {}
+    void OnPromptProgress(const PromptProgress& progress) override {
+      Recorder::OnPromptProgress(progress);
+      nums_seen.push_back(scheduler_.GetStatus().generations.size());
+    }
+    std::vector<std::size_t> nums_seen;
+
+   private:
+    const Scheduler& scheduler_;
+  };
+  const auto beginning = std::make_shared<Beginning>(*scheduler);
+  ASSERT_TRUE(scheduler->Submit(Ask({1, 2, 3}, 1), beginning));
+  EXPECT_TRUE(beginning->Wait());
+  EXPECT_EQ(beginning->nums_seen, (std::vector<std::size_t>{1, 1}));
 }
 
 TEST(Scheduler, WhatCannotRunIsRefusedAtOnce) {
@@ -396,10 +486,22 @@ TEST(Scheduler, WhatCannotRunIsRefusedAtOnce) {
 
 TEST(Scheduler, TheEndOfTheSchedulerCancelsEverything) {
   const auto engine = Load(1);
-  auto scheduler = Start(*engine);
-  const auto running = MustSubmit(*scheduler, Ask({1, 2, 3}, 500));
+  auto scheduler = Start(*engine, {.max_queued = 1});
+  const auto running = std::make_shared<Recorder>();
+  Hold hold(running, 1);
+  ASSERT_TRUE(scheduler->Submit(Ask({1, 2, 3}, 3), running));
   running->WaitForTokens(1);
   const auto waiting = MustSubmit(*scheduler, Ask({1, 2, 3}, 3));
+  std::thread end([&] { scheduler->Stop(); });
+  // The queue is full, so nothing is accepted; once the end has come, for another reason.
+  const auto refusal = [&] {
+    const auto refused = scheduler->Submit(Ask({1}, 1), std::make_shared<Recorder>());
+    return refused ? ErrorCode::kInternal : refused.error().code;
+  };
+  while (refusal() == ErrorCode::kBusy) std::this_thread::yield();
+  EXPECT_EQ(refusal(), ErrorCode::kCancelled);
+  hold.Release();
+  end.join();
   scheduler.reset();
   EXPECT_EQ(running->Wait()->finish_reason, FinishReason::kCancelled);
   EXPECT_EQ(waiting->Wait()->finish_reason, FinishReason::kCancelled);
