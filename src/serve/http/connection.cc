@@ -22,8 +22,6 @@ namespace asio = boost::asio;
 constexpr std::size_t kMaxReadAheadBytes = 64U << 10;
 /// How much of an unwanted body is taken in after its refusal.
 constexpr std::size_t kMaxLingeringBytes = 16U << 20;
-/// A reserve connection must not be held by one who says nothing.
-constexpr std::chrono::milliseconds kReserveHeaderTimeout{2'000};
 /// While the server stops, which waits for all connections: a client that keeps its connection for
 /// later does not close it when the server does.
 constexpr std::chrono::milliseconds kDrainLingerTimeout{200};
@@ -115,8 +113,8 @@ void Connection::Start() {
     SetOptions(&socket_);
     client_ = ClientName(socket_);
     parser_.emplace(core_->options().limits);
-    SetDeadline(is_reserve_ ? std::min(kReserveHeaderTimeout, core_->options().header_timeout)
-                            : core_->options().header_timeout);
+    SetDeadline(is_reserve_ ? core_->options().reserve_timeout
+                            : core_->options().first_byte_timeout);
     Read();
   });
 }

@@ -55,10 +55,15 @@ struct ServerOptions {
   /// `num_reserved_connections` more are served.
   std::size_t max_connections = 512;
   std::size_t num_reserved_connections = 32;
+  /// From the start of such a connection to the end of its headers: it must not be held by one who
+  /// says nothing.
+  std::chrono::milliseconds reserve_timeout{2'000};
   std::vector<std::string> priority_paths = {"/health"};
 
+  /// From the start of a connection to the first byte of its first request: it is closed.
+  std::chrono::milliseconds first_byte_timeout{10'000};
   /// From the first byte of a request to the end of its headers, then between two pieces of its
-  /// body: 408. A new connection may be silent for `header_timeout` before it is closed.
+  /// body: 408.
   std::chrono::milliseconds header_timeout{10'000};
   std::chrono::milliseconds body_stall_timeout{30'000};
   /// Between two requests: the connection is closed.

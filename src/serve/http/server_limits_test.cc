@@ -91,6 +91,7 @@ TEST(ServerLimits, BodiesOfAllRequestsTogetherAreBounded) {
   ExpectHealthy(server);
   exchange->Respond({});
   EXPECT_EQ(first.ReadResponse().status, 200);
+  ASSERT_TRUE(WaitUntil([&] { return server.server().num_exchanges() == 0; }));
   // Room again, also for what was refused or broken off.
   RawClient broken = server.Connect();
   ASSERT_TRUE(broken.Send(head + body.substr(1)));
@@ -148,13 +149,29 @@ TEST(ServerLimits, DripFedHeadersDoNotMoveTheirDeadline) {
 }
 
 TEST(ServerLimits, SilentConnectionsAreClosed) {
-  TestServer server({.header_timeout = kShort, .idle_timeout = kShort});
-  RawClient never_spoke = server.Connect();
-  EXPECT_TRUE(never_spoke.WaitForClose());
-  RawClient spoke = server.Connect();
-  ASSERT_TRUE(spoke.Get("/hello"));
-  EXPECT_EQ(spoke.ReadResponse().body, "hello");
-  EXPECT_TRUE(spoke.WaitForClose());
+  // Each limit alone, so that none hits a client that is only slow to do what the test is about.
+  {
+    TestServer server({.first_byte_timeout = kShort});
+    RawClient never_spoke = server.Connect();
+    EXPECT_TRUE(never_spoke.WaitForClose());
+  }
+  {
+    TestServer server({.idle_timeout = kShort});
+    RawClient spoke = server.Connect();
+    ASSERT_TRUE(spoke.Get("/hello"));
+    EXPECT_EQ(spoke.ReadResponse().body, "hello");
+    EXPECT_TRUE(spoke.WaitForClose());
+  }
+  {
+    TestServer server(
+        {.max_connections = 1, .num_reserved_connections = 1, .reserve_timeout = kShort});
+    RawClient ordinary = server.Connect();
+    ASSERT_TRUE(WaitUntil([&] { return server.server().num_connections() == 1; }));
+    RawClient reserve = server.Connect();
+    EXPECT_TRUE(reserve.WaitForClose());
+    ASSERT_TRUE(ordinary.Get("/hello"));
+    EXPECT_EQ(ordinary.ReadResponse().body, "hello");
+  }
 }
 
 TEST(ServerLimits, ConnectionsBeyondTheLimitAreRefusedAndHealthIsNot) {

@@ -13,7 +13,7 @@
 namespace megalith::serve::http::testing {
 
 /// How long a test waits for what must happen; never a measure of speed.
-inline constexpr std::chrono::milliseconds kPatience{20'000};
+inline constexpr std::chrono::milliseconds kPatience{120'000};
 
 struct ClientResponse {
   int status = 0;

@@ -17,14 +17,30 @@ bool WaitUntil(const std::function<bool()>& condition) {
   return true;
 }
 
+namespace {
+
+/// Time-outs of their default values become endless.
+ServerOptions WithoutHurry(ServerOptions options) {
+  const ServerOptions defaults;
+  for (const auto timeout : {&ServerOptions::reserve_timeout, &ServerOptions::first_byte_timeout,
+                             &ServerOptions::header_timeout, &ServerOptions::body_stall_timeout,
+                             &ServerOptions::idle_timeout, &ServerOptions::write_stall_timeout,
+                             &ServerOptions::linger_timeout}) {
+    if (options.*timeout == defaults.*timeout) options.*timeout = std::chrono::hours(1);
+  }
+  return options;
+}
+
+}  // namespace
+
 TestServer::TestServer(ServerOptions options) {
   options.on_access = [this](const AccessRecord& record) {
     const std::lock_guard lock(mutex_);
     records_.push_back(record);
   };
-  auto started = Server::Start(std::move(options), [this](std::shared_ptr<Exchange> exchange) {
-    Handle(std::move(exchange));
-  });
+  auto started =
+      Server::Start(WithoutHurry(std::move(options)),
+                    [this](std::shared_ptr<Exchange> exchange) { Handle(std::move(exchange)); });
   EXPECT_TRUE(started) << started.error().message;
   if (started) server_ = std::move(*started);
 }

@@ -22,7 +22,9 @@ bool WaitUntil(const std::function<bool()>& condition);
 /// fail.
 class TestServer {
  public:
-  /// Starts, or records a test failure.
+  /// Starts, or records a test failure. Time-outs that a test leaves at their defaults are longer
+  /// than it lives, so that a client may be as slow as the machine makes it; all but
+  /// `half_close_grace`, without which a client that has gone might never be noticed.
   explicit TestServer(ServerOptions options = {});
   ~TestServer();
 
