@@ -125,19 +125,19 @@ TEST(Inproc, WaitForARankThatHasLeftFails) {
 }
 
 TEST(Inproc, WhatWasPutBeforeLeavingIsDelivered) {
-  std::atomic<bool> left{false};
-  ExpectFine(RunRanks(2, [&](Fabric& fabric) -> Status {
-    MEGALITH_ASSIGN_OR_RETURN(const auto boxes, fabric.CreateMailboxes({{8}}));
-    if (fabric.rank() == 1) {
-      boxes->Put(0, 1, {});
-      left.store(true);
-      return {};
+  auto job = MakeInprocJob(2).value();
+  std::thread leaver([&] {
+    {
+      const auto boxes = job[1]->CreateMailboxes({{8}});
+      ASSERT_TRUE(boxes) << boxes.error().message;
+      (*boxes)->Put(0, 1, {});
     }
-    while (!left.load()) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    if (boxes->Wait(0, 1, 1).data() == nullptr) return fabric.status();
-    return {};
-  }));
+    job[1].reset();
+  });
+  const auto boxes = job[0]->CreateMailboxes({{8}});
+  leaver.join();
+  ASSERT_TRUE(boxes) << boxes.error().message;
+  EXPECT_NE((*boxes)->Wait(0, 1, 1).data(), nullptr) << job[0]->status().error().message;
 }
 
 TEST(Inproc, SlotWrittenAgainBeforeItWasReadIsNoticed) {

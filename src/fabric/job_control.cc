@@ -75,8 +75,8 @@ bool JobControl::Fail(std::string_view message) const {
 
 std::string JobControl::FailureMessage() const {
   if (!failed()) return {};
-  // Who claimed it may have been killed while writing.
-  constexpr std::int64_t kPatienceNs = 200'000'000;
+  // Who claimed it may have been killed while writing, or only wait for a core.
+  constexpr std::int64_t kPatienceNs = 5'000'000'000;
   const std::int64_t start = NowNs();
   PatientWait wait(0);
   while (header_->failed.load(std::memory_order_acquire) != kWritten) {

@@ -47,7 +47,7 @@ Ending RunJob(const std::string& arguments, int num_ranks = 4, const std::string
   const std::string command = fmt::format(
       "ASAN_OPTIONS=detect_leaks=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
       "OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe "
-      "{} timeout -k 2 60 {} {} -n {} {} {} 2>&1 </dev/null",
+      "{} timeout -k 2 300 {} {} -n {} {} {} 2>&1 </dev/null",
       variables, MEGALITH_MPIEXEC, launcher, num_ranks, MEGALITH_MPI_RANK, arguments);
   Ending ending{-1, ""};
   std::FILE* pipe = ::popen(command.c_str(), "r");
@@ -76,7 +76,7 @@ int NumRunning(const std::string& token) {
 
 /// Whether no process of the job is left. The launcher does not wait for those it has killed.
 bool AllGone(const std::string& token) {
-  for (int i = 0; i < 1000 && NumRunning(token) > 0; ++i) {
+  for (int i = 0; i < 12'000 && NumRunning(token) > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return NumRunning(token) == 0;

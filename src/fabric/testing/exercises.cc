@@ -242,7 +242,7 @@ Status ExerciseCollectives(Fabric& fabric, int count, int max_delay_us, std::uin
   return {};
 }
 
-Status ExchangeUntilFailure(Fabric& fabric) {
+Status ExchangeUntilFailure(Fabric& fabric, const std::function<void()>& on_middle) {
   MEGALITH_ASSIGN_OR_RETURN(const std::unique_ptr<Mailboxes> mailboxes,
                             fabric.CreateMailboxes({{256, Audience::kAllPeers}}));
   const Bytes bytes(256);
@@ -252,6 +252,7 @@ Status ExchangeUntilFailure(Fabric& fabric) {
     for (std::uint32_t source = 0; source < fabric.num_ranks(); ++source) {
       if (mailboxes->Wait(0, source, n).data() == nullptr) return fabric.status();
     }
+    if (n == 2 && on_middle) on_middle();
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "fabric/fabric.h"
 
@@ -25,6 +26,7 @@ Status ExerciseExchanges(Fabric& fabric, const ExchangeExercise& exercise);
 Status ExerciseCollectives(Fabric& fabric, int count, int max_delay_us, std::uint64_t seed);
 
 /// Exchanges without end, in steps that SetActivity names, until the job fails: returns why.
-Status ExchangeUntilFailure(Fabric& fabric);
+/// `on_middle` is called once, between two steps.
+Status ExchangeUntilFailure(Fabric& fabric, const std::function<void()>& on_middle = {});
 
 }  // namespace megalith::fabric
