@@ -622,7 +622,7 @@ TEST(CpuEngine, StalledWorkerIsReportedAndEndsTheEngine) {
   ExecutorSpec spec;
   spec.directory = Directory("k3-unit");
   spec.num_workers = 2;
-  spec.step_timeout_ms = 50;
+  spec.step_timeout_ms = 10'000;  // for the other worker to come to where it waits
   std::atomic<bool> stall{false};
   spec.before_instruction = [&stall](std::int32_t worker, std::int64_t visit, std::int64_t) {
     while (worker == 1 && visit == 1 && stall.load()) {

@@ -169,7 +169,7 @@ std::vector<std::string> ReportsOfAStall() {
   ExecutorSpec spec = Spec("k3-unit");
   spec.ranks = {2, 1};
   spec.num_workers = 2;
-  spec.step_timeout_ms = 1'000;
+  spec.step_timeout_ms = 10'000;  // for all others to come to where they wait
   spec.instructed_rank = 1;
   std::latch both_reported(2);
   spec.before_instruction = [&](std::int32_t worker, std::int64_t visit, std::int64_t) {
@@ -193,7 +193,7 @@ TEST(Ranks, AStalledRankIsReportedByItselfAndByThoseWhoWaitForIt) {
   const auto expect = [&](std::size_t rank, const std::string& pattern) {
     EXPECT_TRUE(std::regex_search(reports[rank], std::regex(pattern))) << reports[rank];
   };
-  for (const std::size_t rank : {0u, 1u}) expect(rank, "step not finished within 1000 ms");
+  for (const std::size_t rank : {0u, 1u}) expect(rank, "step not finished within 10000 ms");
   // What the other rank has not sent, and which part of which layer it is for.
   expect(0, R"(worker \d visit 1 \(\w+\) instruction \d+ \(exchange_receive\) )"
             R"(waits for rank 1 to publish [1-9]\d* of mailbox 0)");
