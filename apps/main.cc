@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -187,19 +188,34 @@ ExitCode Run(std::vector<std::string> arguments, fabric::Fabric* fabric) {
   return Report(RunCommand(cli), fabric);
 }
 
+/// The number in an environment variable; none if that is not set.
+Result<std::optional<std::uint32_t>> NumberIn(const char* variable, const char* expected) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return std::nullopt;
+  std::uint32_t number = 0;
+  const char* end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, number);
+  if (error != std::errc() || rest != end) {
+    return Fail(ErrorCode::kUsage, "{}: {} expected; '{}' found", variable, expected, text);
+  }
+  return number;
+}
+
 /// The job that an MPI launcher has started this process in.
 Result<std::unique_ptr<fabric::Fabric>> StartLaunchedJob() {
   fabric::MpiOptions options;
   // Whose processes of one host cannot share memory, as in containers, wants 1.
-  if (const char* text = std::getenv("MEGALITH_RANKS_SHARING"); text != nullptr) {
-    const char* end = text + std::strlen(text);
-    const auto [rest, error] = std::from_chars(text, end, options.max_ranks_sharing);
-    if (error != std::errc() || rest != end) {
-      return Fail(ErrorCode::kUsage,
-                  "MEGALITH_RANKS_SHARING: the most ranks of a host that share memory expected, 0 "
-                  "for all; '{}' found",
-                  text);
-    }
+  MEGALITH_ASSIGN_OR_RETURN(
+      const auto sharing,
+      NumberIn("MEGALITH_RANKS_SHARING", "the most ranks of a host that share memory, 0 for all,"));
+  options.max_ranks_sharing = sharing.value_or(options.max_ranks_sharing);
+  // Whose processes may have to wait for a core, or for a debugger, wants more or 0.
+  MEGALITH_ASSIGN_OR_RETURN(
+      const auto patience,
+      NumberIn("MEGALITH_RANKS_PATIENCE", "seconds that a rank may not run, 0 for any number,"));
+  if (patience) {
+    options.stall_timeout_ms = std::int64_t{1000} * *patience;
+    options.remote_stall_timeout_ms = options.stall_timeout_ms;
   }
   return fabric::StartFabric(options);
 }

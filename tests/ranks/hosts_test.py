@@ -22,8 +22,8 @@ import time
 import urllib.error
 import urllib.request
 
-from jobs import (ENDLESS, LIMIT, MEGALITH, SERVE, Failed, Job, check, is_hydra, run_alone,
-                  run_cases, with_job, write_wide_model)
+from jobs import (ENDLESS_TOKENS, LIMIT, MEGALITH, SERVE_ENDLESS, STOPS, Failed, Job, check, endless,
+                  is_hydra, run_alone, run_cases, with_job, write_wide_model)
 
 NUM_HOSTS = 3
 PREFIX = "megalith-test-"
@@ -126,9 +126,9 @@ class Network:
                                                "enter_host"),
                 "-hosts", hosts, "-n", str(sum(ranks_of_hosts)), MEGALITH, *arguments]
 
-    def job(self, ranks_of_hosts, arguments):
+    def job(self, ranks_of_hosts, arguments, variables=None):
         return Job(self.mpirun(ranks_of_hosts, arguments),
-                   dict(OVER_TCP, MEGALITH_TEST_HOSTS=self.name))
+                   dict(OVER_TCP, MEGALITH_TEST_HOSTS=self.name, **(variables or {})))
 
 
 NETWORK = None
@@ -242,7 +242,7 @@ def case_a_cut_cable_ends_the_job_on_every_host():
             NETWORK.cut(host, how)
             expect_end_of_all_hosts(job, host, time.monotonic())
         try:
-            with_job(NETWORK.job((1, 1, 1), ENDLESS), body)
+            with_job(NETWORK.job((1, 1, 1), endless(), STOPS), body)
         finally:
             NETWORK.mend(host)
 
@@ -253,14 +253,15 @@ def case_a_cut_cable_with_two_ranks_on_each_host():
         NETWORK.cut(2, "silent")
         expect_end_of_all_hosts(job, 2, time.monotonic())
     try:
-        with_job(NETWORK.job((2, 2, 2), ["run", wide_model(), "--ids", "1,2,3", "-n", "4000",
-                                         "--ignore-eos"]), body)
+        with_job(NETWORK.job((2, 2, 2), ["run", wide_model(), "--ids", "1,2,3", "-n", "60000",
+                                         "--ignore-eos"], STOPS), body)
     finally:
         NETWORK.mend(2)
 
 
 def case_a_short_interruption_is_bridged():
-    arguments = ["run", "-p", "And the king said unto", "-n", "120", "--ignore-eos", "--draft", "off"]
+    # Long enough to be in the middle when the cable is cut.
+    arguments = ["run", "-p", "And the king said unto", "-n", "600", "--ignore-eos", "--draft", "off"]
     want = run_alone(arguments)
     for how, seconds in (("silent", 2.0), ("down", 1.0)):
         def body(job):
@@ -272,7 +273,8 @@ def case_a_short_interruption_is_bridged():
             check(job.wait() == 0, "exit code 0 expected")
             check(job.stdout() == want, f"another text: {job.stdout()}")
         try:
-            with_job(NETWORK.job((1, 1, 1), arguments), body)
+            # More than cutting, sleeping and mending take on a busy machine.
+            with_job(NETWORK.job((1, 1, 1), arguments, {"MEGALITH_RANKS_PATIENCE": "30"}), body)
         finally:
             NETWORK.mend(2)
 
@@ -305,7 +307,7 @@ def case_a_server_tells_its_clients():
     def answer(url, pieces):
         request = urllib.request.Request(
             url + "/v1/completions",
-            json.dumps({"prompt": "And the", "max_tokens": 3000, "stream": True,
+            json.dumps({"prompt": "And the", "max_tokens": ENDLESS_TOKENS, "stream": True,
                         "ignore_eos": True}).encode(), {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=LIMIT) as response:
@@ -331,7 +333,7 @@ def case_a_server_tells_its_clients():
         check("error" in "".join(pieces[-4:]), f"an error expected: {pieces[-4:]}")
         expect_end_of_all_hosts(job, 3, start)
     try:
-        with_job(NETWORK.job((1, 1, 1), SERVE), body)
+        with_job(NETWORK.job((1, 1, 1), SERVE_ENDLESS, STOPS), body)
     finally:
         NETWORK.mend(3)
 

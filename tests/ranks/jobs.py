@@ -1,6 +1,13 @@
-"""Jobs of several ranks, as tests start and watch them."""
+"""Jobs of several ranks, as tests start and watch them.
+
+How fast a job is, or a test, decides nothing: answers that are to be interrupted have no end that
+would ever come, and no rank counts as stopped for want of a core but where one is stopped.
+"""
+import atexit
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,11 +17,15 @@ import time
 import urllib.error
 import urllib.request
 
-LIMIT = 40.0  # seconds for anything to happen
+LIMIT = 240.0  # seconds for anything to happen
 MEGALITH = sys.argv[1]
 MODEL_ARGUMENTS = ["run", "-p", "And the king said unto", "-n", "40"]
-ENDLESS = ["run", "-p", "And the", "-n", "4000", "--ignore-eos", "--rows-per-step", "4"]
 LONG_PROMPT = "And the king said unto him. " * 400
+# Environment of jobs with a rank that is stopped: noticed after so many seconds. Without it, never.
+STOPS = {"MEGALITH_RANKS_PATIENCE": "6"}
+# Positions, and tokens of an answer: hours.
+ENDLESS_CONTEXT = 1 << 18
+ENDLESS_TOKENS = 200_000
 
 
 def is_hydra():
@@ -31,6 +42,32 @@ def check(condition, message):
         raise Failed(message)
 
 
+def make_endless_model():
+    """The embedded model with a context that no test fills."""
+    folder = tempfile.mkdtemp(prefix="megalith-ranks-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = os.path.join(folder, "endless")
+    shutil.copytree(os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                 "../../models/k3-nano"), path)
+    with open(os.path.join(path, "config.json"), "r+", encoding="utf-8") as file:
+        text = file.read()
+        longer = re.sub(r'("max_position_embeddings": )\d+', rf"\g<1>{ENDLESS_CONTEXT}", text)
+        assert longer != text
+        file.seek(0)
+        file.write(longer)
+        file.truncate()
+    return path
+
+
+ENDLESS_MODEL = make_endless_model()
+
+
+def endless(prompt="And the", rows_per_step=4):
+    """Arguments of a run that ends only if it is ended."""
+    return ["run", ENDLESS_MODEL, "-p", prompt, "-n", str(ENDLESS_TOKENS), "--ignore-eos",
+            "--rows-per-step", str(rows_per_step)]
+
+
 class Job:
     """mpirun with what it starts; ranks are found by a variable that only they have."""
 
@@ -39,7 +76,7 @@ class Job:
     def __init__(self, command, variables=None):
         Job.count += 1
         self.token = f"{os.getpid()}.{Job.count}"
-        environment = dict(os.environ, MEGALITH_RANKS_TEST=self.token)
+        environment = dict(os.environ, MEGALITH_RANKS_TEST=self.token, MEGALITH_RANKS_PATIENCE="0")
         # Open MPI refuses to run as root, or with more ranks than cores, unless told.
         environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                            OMPI_MCA_rmaps_base_oversubscribe="1",
@@ -139,7 +176,8 @@ def write_wide_model(path):
     subprocess.run([MEGALITH, "synth", path, "--preset", "k3-tiny", "--hidden", "512", "--vocab",
                     "512", "--heads", "32", "--head-dim", "16", "--experts", "33",
                     "--experts-per-token", "4", "--expert-width", "512", "--latent", "512",
-                    "--dense-width", "768", "--layer-kinds", "KKM", "--quiet"],
+                    "--dense-width", "768", "--layer-kinds", "KKM", "--set",
+                    f"max_position_embeddings={1 << 16}", "--quiet"],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return path
 
@@ -147,8 +185,8 @@ def write_wide_model(path):
 class Server(Job):
     """megalith serve on ranks, or on anything else that `command` starts."""
 
-    def __init__(self, command):
-        super().__init__(command)
+    def __init__(self, command, variables=None):
+        super().__init__(command, variables)
         self.await_that(lambda: "ready: " in self.stderr(), "server")
         line = next(each for each in self.stderr().splitlines() if "listening on " in each)
         self.url = line.split("listening on ")[1].split(",")[0]
@@ -168,7 +206,7 @@ class Server(Job):
         pieces = []
 
         def ask():
-            body = json.dumps({"prompt": "And the", "max_tokens": 3000, "stream": True,
+            body = json.dumps({"prompt": "And the", "max_tokens": ENDLESS_TOKENS, "stream": True,
                                "ignore_eos": True}).encode()
             request = urllib.request.Request(self.url + "/v1/completions", body,
                                              {"Content-Type": "application/json"})
@@ -192,6 +230,8 @@ class Server(Job):
 
 
 SERVE = ["serve", "--port", "0", "--sequences", "2", "--context", "4096", "--draft", "off"]
+SERVE_ENDLESS = ["serve", ENDLESS_MODEL, "--port", "0", "--sequences", "2", "--context",
+                 str(ENDLESS_CONTEXT), "--draft", "off"]
 # With it, whoever dies is not the launcher's matter but the job's.
 NO_CLEAN_UP = ["-disable-auto-cleanup"] if is_hydra() else []
 

@@ -13,8 +13,9 @@ import sys
 import tempfile
 import time
 
-from jobs import (ENDLESS, LIMIT, LONG_PROMPT, MEGALITH, MODEL_ARGUMENTS, NO_CLEAN_UP, SERVE, Job,
-                  Server, check, mpirun, run_alone, run_cases, with_job, write_wide_model)
+from jobs import (LIMIT, LONG_PROMPT, MEGALITH, MODEL_ARGUMENTS, NO_CLEAN_UP, SERVE, SERVE_ENDLESS,
+                  STOPS, Job, Server, check, endless, mpirun, run_alone, run_cases, with_job,
+                  write_wide_model)
 
 
 def case_the_text_of_one_rank():
@@ -103,9 +104,10 @@ def await_moment(job, moment):
 
 
 def end_rank(number, rank, moment, launcher):
-    arguments = ENDLESS
+    arguments = endless()
     if moment == "prompt":
-        arguments = ["run", "-p", LONG_PROMPT, "--rows-per-step", "1"]
+        # Should the test come late, it ends the answer.
+        arguments = endless(LONG_PROMPT, rows_per_step=1)
 
     def body(job):
         await_moment(job, moment)
@@ -114,7 +116,7 @@ def end_rank(number, rank, moment, launcher):
         # The launcher may be faster than any message about a dead process, or drop it.
         if number == signal.SIGSTOP:
             check(f"rank {rank} (process" in job.stderr(), "a message that names the rank expected")
-    with_job(Job(mpirun(3, arguments, launcher)), body)
+    with_job(Job(mpirun(3, arguments, launcher), STOPS if number == signal.SIGSTOP else None), body)
 
 
 def case_killed_while_loading():
@@ -148,7 +150,7 @@ def case_interrupted():
         check(job.wait() == 1, "exit code 1 expected")
         check("stopped after" in job.stderr(), "a message of rank 0 expected")
         check("rank 1: " not in job.stderr(), "no message of rank 1 expected")
-    with_job(Job(mpirun(3, ENDLESS)), body)
+    with_job(Job(mpirun(3, endless())), body)
 
 
 def case_a_server_answers_and_ends_in_order():
@@ -188,7 +190,8 @@ def case_an_idle_server_notices():
             if stops:
                 check(f"rank {rank} (process" in server.stderr(),
                       "a message that names the rank expected")
-        with_job(Server(mpirun(3, SERVE, [] if stops else NO_CLEAN_UP)), body)
+        with_job(Server(mpirun(3, SERVE, [] if stops else NO_CLEAN_UP), STOPS if stops else None),
+                 body)
 
 
 def case_a_busy_server_ends_its_answers():
@@ -213,7 +216,8 @@ def case_a_busy_server_ends_its_answers():
             check(server.wait() != 0, "an exit code other than 0 expected")
             check(seen <= {200, 503, 0}, f"health: {seen}")
             check(server.health() == 0, "somebody still answers")
-        with_job(Server(mpirun(3, SERVE, NO_CLEAN_UP)), body)
+        with_job(Server(mpirun(3, SERVE_ENDLESS, NO_CLEAN_UP),
+                        STOPS if number == signal.SIGSTOP else None), body)
 
 
 def case_at_random_moments():
@@ -234,8 +238,8 @@ def case_at_random_moments():
             if number == signal.SIGSTOP:
                 check(f"rank {rank} (process" in job.stderr(),
                       f"seed {seed}: a message that names the rank expected")
-        with_job(Job(mpirun(3, ["run", "-p", LONG_PROMPT[:600], "-n", "4000", "--ignore-eos",
-                                "--rows-per-step", "2"], launcher)), body)
+        with_job(Job(mpirun(3, endless(LONG_PROMPT[:600], rows_per_step=2), launcher),
+                     STOPS if number == signal.SIGSTOP else None), body)
 
 
 if __name__ == "__main__":
