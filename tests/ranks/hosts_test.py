@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -78,6 +79,29 @@ class Network:
     def mend(self, number):
         ip("-n", self.switch, "link", "set", f"port{number}", "up")
         self.set_port(number, "forwarding")
+        self.await_reachable(number)
+
+    def await_reachable(self, number):
+        """The kernel takes a while to notice that there is a cable."""
+        end = time.monotonic() + LIMIT
+        for other in range(1, NUM_HOSTS + 1):
+            for here, there in ((number, other), (other, number)):
+                while here != there and not self.reaches(here, there):
+                    check(time.monotonic() < end, f"host {here} does not reach host {there}")
+                    time.sleep(0.05)
+
+    def reaches(self, here, there):
+        def connect():
+            try:
+                socket.create_connection((self.address(there), 9), timeout=5.0).close()
+            except ConnectionRefusedError:
+                pass  # said by the other host
+            except OSError:
+                return False
+            return True
+        thread, result = on_host(here, connect)
+        thread.join()
+        return result == [True]
 
     def set_port(self, number, state):
         number_of_state = {"disabled": "0", "forwarding": "3"}[state]
@@ -164,6 +188,21 @@ def wide_model():
 def read(path):
     with open(path, "rb") as file:
         return file.read()
+
+
+def on_host(number, body):
+    """Runs it in a thread whose sockets are those of the host."""
+    result = []
+
+    def enter():
+        with open(f"/run/netns/{NETWORK.host(number)}", "rb") as file:
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0x40000000) != 0:
+                result.append(f"setns: {os.strerror(ctypes.get_errno())}")
+                return
+        result.append(body())
+    thread = threading.Thread(target=enter)
+    thread.start()
+    return thread, result
 
 
 def expect_same_logits(model, ranks_of_hosts, tensor, expert):
@@ -279,21 +318,6 @@ def case_a_short_interruption_is_bridged():
             NETWORK.mend(2)
 
 
-def on_host(number, body):
-    """Runs it in a thread whose sockets are those of the host."""
-    result = []
-
-    def enter():
-        with open(f"/run/netns/{NETWORK.host(number)}", "rb") as file:
-            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0x40000000) != 0:
-                result.append(f"setns: {os.strerror(ctypes.get_errno())}")
-                return
-        result.append(body())
-    thread = threading.Thread(target=enter)
-    thread.start()
-    return thread, result
-
-
 def case_a_server_tells_its_clients():
     def health(url):
         try:
@@ -349,6 +373,8 @@ def main():
         FOLDER = folder
         NETWORK = Network()
         try:
+            for host in range(1, NUM_HOSTS + 1):
+                NETWORK.await_reachable(host)
             return run_cases("hosts", globals())
         finally:
             NETWORK.remove()

@@ -11,7 +11,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 import { idle, randomSource, words } from "./client.mjs";
-import { startServer } from "./server.mjs";
+import { filesWritten, startServer } from "./server.mjs";
 
 const [turns = "10", ...options] = process.argv.slice(2);
 const folder = mkdtempSync(join(tmpdir(), "megalith-agent-"));
@@ -57,6 +57,8 @@ class Conversation {
     this.known = total + generated - 1;
     this.messages.push({ role: "assistant", ...answer.choices[0].message });
     await idle(server.client);
+    // A server whose disk is slower than its answers would leave out some: every turn brings one at least.
+    await filesWritten(folder, this.turn);
     return row;
   }
 }

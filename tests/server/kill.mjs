@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 import { randomSource, words } from "./client.mjs";
-import { startServer } from "./server.mjs";
+import { filesWritten, startServer } from "./server.mjs";
 
 const [times = "10"] = process.argv.slice(2);
 const folder = mkdtempSync(join(tmpdir(), "megalith-kill-"));
@@ -23,6 +23,7 @@ for (let time = 0; time < Number(times); ++time) {
   if (readdirSync(folder, { recursive: true }).some((name) => name.endsWith(".part"))) faults.push("an unfinished file is left");
   const now = await server.client.json("POST", "/v1/completions", request);
   answer ??= now.choices[0].text;
+  await filesWritten(folder, 1);
   if (now.choices[0].text !== answer) faults.push(`start ${time}: another answer`);
   found += now.usage.prompt_tokens_details.cached_tokens > 0 ? 1 : 0;
   // Other prompts, so that something is always being written, and an end at any moment.

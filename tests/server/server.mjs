@@ -1,12 +1,18 @@
 // Starts `megalith serve` for a test and waits until it is ready.
 
 import { spawn } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
 import { Client } from "./client.mjs";
 
 const kMegalith = process.env.MEGALITH ?? fileURLToPath(new URL("../../build/release/bin/megalith", import.meta.url));
+
+// Until a server has written so many files of its cache into the folder; it does so behind its answers.
+export async function filesWritten(folder, count) {
+  const written = () => readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".prefix")).length;
+  while (written() < count) await new Promise((resolve) => setTimeout(resolve, 20));
+}
 
 export async function startServer(args = []) {
   const child = spawn(kMegalith, ["serve", ...args, "--port", "0"], { stdio: ["ignore", "ignore", "pipe"] });
