@@ -62,9 +62,9 @@ def make_endless_model():
 ENDLESS_MODEL = make_endless_model()
 
 
-def endless(prompt="And the", rows_per_step=4):
-    """Arguments of a run that ends only if it is ended."""
-    return ["run", ENDLESS_MODEL, "-p", prompt, "-n", str(ENDLESS_TOKENS), "--ignore-eos",
+def endless(prompt="And the", rows_per_step=4, tokens=ENDLESS_TOKENS):
+    """Arguments of a run that ends only if it is ended; or of the beginning of one."""
+    return ["run", ENDLESS_MODEL, "-p", prompt, "-n", str(tokens), "--ignore-eos",
             "--rows-per-step", str(rows_per_step)]
 
 
