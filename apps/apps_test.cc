@@ -1,4 +1,6 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -18,8 +20,9 @@ namespace fs = std::filesystem;
 class ResolveModelTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = (fs::path(testing::TempDir()) / "resolve_model").string();
-    fs::remove_all(folder_);
+    // Of this process: the cases run beside each other.
+    folder_ = (fs::path(testing::TempDir()) / fmt::format("megalith_resolve_model_{}", ::getpid()))
+                  .string();
     fs::create_directories(folder_);
     unsetenv("MEGALITH_MODEL");
   }

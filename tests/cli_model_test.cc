@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "megalith_process.h"
+#include "tools/temp_dir.h"
 
 namespace megalith {
 namespace {
@@ -20,8 +21,10 @@ using Json = nlohmann::json;
 
 const std::string kNano = "'" MEGALITH_SOURCE_DIR "/models/k3-nano'";
 
+/// In a folder of this process: tests run beside each other.
 std::string Temporary(const std::string& name) {
-  return (fs::path(testing::TempDir()) / name).string();
+  static const tools::TempDir folder;
+  return folder.File(name);
 }
 
 std::string ReadBinary(const std::string& path) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "megalith_process.h"
+#include "tools/temp_dir.h"
 
 namespace megalith {
 namespace {
@@ -93,8 +94,8 @@ TEST(CommandLine, ResultsThatCannotBeWrittenAreAFailure) {
 }
 
 TEST(Synth, ModelRunsAndIsReplacedOnlyByWish) {
-  const std::string folder = (fs::path(testing::TempDir()) / "megalith_synth").string();
-  fs::remove_all(folder);
+  const tools::TempDir temp;
+  const std::string folder = temp.File("synth");
   const Outcome made = Megalith("synth '" + folder + "' --json -q --seed 3 --layers 4 --vocab 500");
   ASSERT_EQ(made.exit_code, 0) << made.err;
   const auto json = nlohmann::json::parse(made.out, nullptr, false);
@@ -119,12 +120,11 @@ TEST(Synth, ModelRunsAndIsReplacedOnlyByWish) {
     EXPECT_FALSE(fs::exists(folder + "_other")) << wrong;
   }
   EXPECT_EQ(Megalith("synth '" + folder + "_other' --config /no/such/file").exit_code, 3);
-  fs::remove_all(folder);
 }
 
 TEST(Synth, DrafterIsWrittenBesideTheModelAndShown) {
-  const std::string folder = (fs::path(testing::TempDir()) / "megalith_synth_drafter").string();
-  fs::remove_all(folder);
+  const tools::TempDir temp;
+  const std::string folder = temp.File("synth");
   const Outcome wrong = Megalith("synth '" + folder + "' --drafter --draft-set block_size=0 -q");
   EXPECT_EQ(wrong.exit_code, 2) << wrong.err;
   EXPECT_NE(wrong.err.find("block_size"), std::string::npos) << wrong.err;
@@ -143,7 +143,6 @@ TEST(Synth, DrafterIsWrittenBesideTheModelAndShown) {
   EXPECT_EQ(report["drafter"]["file_bytes"], json["drafter"]["file_bytes"]);
   EXPECT_EQ(report["total"]["parameters"], json["parameters"]);
   EXPECT_EQ(report["warnings"].size(), 0U) << shown.out;
-  fs::remove_all(folder);
 }
 
 TEST(Doctor, JsonDescribesTheMachine) {

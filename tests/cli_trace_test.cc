@@ -8,6 +8,7 @@
 #include <string>
 
 #include "megalith_process.h"
+#include "tools/temp_dir.h"
 
 namespace megalith {
 namespace {
@@ -23,9 +24,8 @@ std::string ReadAll(const fs::path& path) {
 }
 
 TEST(TraceCommand, WritesFilesAndFiguresThatAddUp) {
-  const fs::path folder = fs::path(testing::TempDir()) / "cli_trace";
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+  const tools::TempDir temp;
+  const fs::path folder = temp.path();
   const Outcome outcome =
       Megalith("trace -q --json --all-steps --steps 3 --rows 2 --workers 2 --perfetto '" +
                (folder / "steps.json").string() + "' --svg '" + (folder / "step.svg").string() +
@@ -49,7 +49,6 @@ TEST(TraceCommand, WritesFilesAndFiguresThatAddUp) {
   }
   EXPECT_EQ(steps, 3);
   EXPECT_TRUE(ReadAll(folder / "step.svg").ends_with("</svg>\n"));
-  fs::remove_all(folder);
 }
 
 TEST(TraceCommand, PromptsTokensPrefillAndPerOpRun) {
@@ -68,7 +67,8 @@ TEST(TraceCommand, ShowsWaitsForOtherRanks) {
     EXPECT_EQ(outcome.exit_code, 0) << options << outcome.err;
     EXPECT_NE(outcome.out.find("rank 1"), std::string::npos) << options << outcome.out;
   }
-  const std::string svg = (fs::path(testing::TempDir()) / "ranks.svg").string();
+  const tools::TempDir temp;
+  const std::string svg = temp.File("ranks.svg");
   const Outcome drawn = Megalith("trace -q --ranks 2 --steps 1 --svg '" + svg + "' " + kNano);
   EXPECT_EQ(drawn.exit_code, 0) << drawn.err;
 }

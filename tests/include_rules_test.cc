@@ -7,6 +7,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "tools/temp_dir.h"
+
 namespace megalith::structure {
 namespace {
 
@@ -98,15 +100,14 @@ TEST(IncludeViolations, VendorHeadersOutOfPlaceAreFound) {
 }
 
 TEST(IncludeViolations, SlowHeaderReachingAnotherFolderIsFound) {
-  const fs::path repository = fs::path(testing::TempDir()) / "include_rules";
-  fs::remove_all(repository);
+  const tools::TempDir temp;
+  const fs::path repository = temp.path();
   fs::create_directories(repository / "src/model");
   std::ofstream(repository / "src/model/outer.h") << "#include \"model/inner.h\"\n";
   std::ofstream(repository / "src/model/inner.h") << "#include <simdjson.h>\n";
   const std::string text = "#include \"model/outer.h\"\n";
   EXPECT_EQ(IncludeViolations(repository, "src/weights/x.cc", text).size(), 1U);
   EXPECT_TRUE(IncludeViolations(repository, "src/model/x.cc", text).empty());
-  fs::remove_all(repository);
 }
 
 }  // namespace

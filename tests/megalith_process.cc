@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -25,8 +26,8 @@ std::string TakeFile(const std::string& path) {
 Outcome Megalith(const std::string& arguments, const std::string& before,
                  const std::string& redirections) {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  const fs::path stem =
-      fs::path(testing::TempDir()) / (std::string("cli_") + test->test_suite_name() + test->name());
+  const fs::path stem = fs::path(testing::TempDir()) / ("cli_" + std::to_string(::getpid()) +
+                                                        test->test_suite_name() + test->name());
   const std::string out = stem.string() + ".out";
   const std::string err = stem.string() + ".err";
   const std::string command = "env -u MEGALITH_FORCE_ISA -u MEGALITH_MODEL " + before + " '" +

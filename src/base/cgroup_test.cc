@@ -1,6 +1,8 @@
 #include "base/cgroup.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -17,8 +19,8 @@ class KernelFilesTest : public testing::Test {
  protected:
   void SetUp() override {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    root_ = fs::path(testing::TempDir()) / (std::string("kernel_files_") + test->name());
-    fs::remove_all(root_);
+    root_ = fs::path(testing::TempDir()) /
+            fmt::format("megalith_kernel_files_{}_{}", ::getpid(), test->name());
   }
   void TearDown() override { fs::remove_all(root_); }
 

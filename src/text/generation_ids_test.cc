@@ -1,6 +1,8 @@
 #include "text/generation_ids.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -47,8 +49,8 @@ TEST(FindStopIds, GenerationConfigWithoutMeaningIsRefused) {
 }
 
 TEST(FindStopIds, ErrorsOfFilesNameTheirPath) {
-  const auto dir = std::filesystem::path(testing::TempDir()) / "megalith_generation_ids";
-  std::filesystem::remove_all(dir);
+  const auto dir = std::filesystem::path(testing::TempDir()) /
+                   fmt::format("megalith_generation_ids_{}", ::getpid());
   std::filesystem::create_directories(dir);
   const auto path = dir / "generation_config.json";
   EXPECT_TRUE(FindStopIds(dir, ReleasedTokenizer()));

@@ -1,5 +1,6 @@
 // Loading a tokenizer from a folder: which files, and what is refused.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -20,8 +21,8 @@ class TokenizerLoad : public testing::Test {
  protected:
   void SetUp() override {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    dir_ = std::filesystem::path(testing::TempDir()) / "megalith_tokenizer_load" / test->name();
-    std::filesystem::remove_all(dir_);
+    dir_ = std::filesystem::path(testing::TempDir()) /
+           fmt::format("megalith_tokenizer_load_{}_{}", ::getpid(), test->name());
     std::filesystem::create_directories(dir_);
   }
   void TearDown() override { std::filesystem::remove_all(dir_); }
