@@ -82,6 +82,8 @@ class Job:
                            OMPI_MCA_rmaps_base_oversubscribe="1",
                            PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe")
         environment.update(variables or {})
+        # None: the program's default.
+        environment = {name: value for name, value in environment.items() if value is not None}
         self.command = command
         self.out = tempfile.TemporaryFile()
         self.err = tempfile.TemporaryFile()
