@@ -2,16 +2,24 @@
 
 namespace megalith::kernels::MEGALITH_PATH {
 
+/// Every other panel from p on. Panels are whole even where outputs end.
+template <int kCount>
+MEGALITH_INLINE Vecs<kCount> LoadPanels(const float* p, FullVectors<kCount>) {
+  return EachVec<kCount>([&](int i)
+                             MEGALITH_INLINE_LAMBDA { return Load(p + 2 * i * kPanelOutputs); });
+}
+MEGALITH_INLINE Vec LoadPanels(const float* p, OneVector) { return Load(p); }
+
 template <typename Act>
 void GatedPair(const GatedPairArgs<Act>& args) {
   const GatedParameters activation = args.activation;
-  ForEachVector(args.count, [&](std::int64_t i, std::int64_t n) {
-    const Vec gate = RoundToAct<Act>(Load(args.acc + 2 * i));
-    const Vec up = RoundToAct<Act>(Load(args.acc + 2 * i + kPanelOutputs));
-    const Vec value = activation.kind == GatedActivation::kSitu
-                          ? SituOf(gate, up, activation.beta, activation.linear_beta)
-                          : SiluOf(gate) * up;
-    StoreUpTo(value, args.out + i, n);
+  ForEachBlock(args.count, [&](std::int64_t i, auto block) MEGALITH_INLINE_LAMBDA {
+    const auto gate = RoundToAct<Act>(LoadPanels(args.acc + 2 * i, block));
+    const auto up = RoundToAct<Act>(LoadPanels(args.acc + 2 * i + kPanelOutputs, block));
+    const auto value = activation.kind == GatedActivation::kSitu
+                           ? SituOf(gate, up, activation.beta, activation.linear_beta)
+                           : SiluOf(gate) * up;
+    StoreBlock(value, args.out + i, block);
   });
 }
 
@@ -39,9 +47,9 @@ void AddSharedResidual(const float* acc, const float* aux, const Act* residual, 
 
 template <typename Act>
 void SigmoidGate(const float* acc, const Act* gate, std::int64_t count, Act* out) {
-  ForEachVector(count, [&](std::int64_t i, std::int64_t n) {
-    const Vec factor = RoundToAct<Act>(SigmoidOf(LoadUpTo(gate + i, n)));
-    StoreUpTo(RoundToAct<Act>(LoadUpTo(acc + i, n)) * factor, out + i, n);
+  ForEachBlock(count, [&](std::int64_t i, auto block) MEGALITH_INLINE_LAMBDA {
+    const auto factor = RoundToAct<Act>(SigmoidOf(LoadBlock(gate + i, block)));
+    StoreBlock(RoundToAct<Act>(LoadBlock(acc + i, block)) * factor, out + i, block);
   });
 }
 

@@ -50,6 +50,32 @@ void HeadNormRotary(const HeadNormRotaryArgs<Act>& args) {
   }
 }
 
+/// scores[s] of the sources from `first` on, kCount at a time while there are as many: a source's
+/// sums alone are two chains that wait for their additions.
+template <int kCount, typename Act>
+inline void ScoreSources(const AttnResNormArgs<Act>& args, std::int64_t first, float* scores) {
+  for (; first + kCount <= args.num_sources; first += kCount) {
+    const Act* const* sources = args.sources + first;
+    Vec squares[kCount];
+    Vec products[kCount];
+    ForEachConstant<kCount>([&](auto s)
+                                MEGALITH_INLINE_LAMBDA { squares[s] = products[s] = Zero(); });
+    ForEachVector(args.hidden, [&](std::int64_t i, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+      const Vec fold = LoadUpTo(args.fold + i, n);
+      ForEachConstant<kCount>([&](auto s) MEGALITH_INLINE_LAMBDA {
+        const Vec value = LoadUpTo(sources[s] + i, n);
+        squares[s] = squares[s] + value * value;
+        products[s] = products[s] + value * fold;
+      });
+    });
+    for (int s = 0; s < kCount; ++s) {
+      const float mean = SumLanes(squares[s]) / static_cast<float>(args.hidden);
+      scores[first + s] = Rsqrt(mean + args.eps) * SumLanes(products[s]);
+    }
+  }
+  if constexpr (kCount > 1) ScoreSources<kCount / 2>(args, first, scores);
+}
+
 template <typename Act>
 void AttnResNorm(const AttnResNormArgs<Act>& args) {
   if (args.num_sources == 1) {
@@ -57,18 +83,7 @@ void AttnResNorm(const AttnResNormArgs<Act>& args) {
     return;
   }
   float* scores = args.scratch;
-  for (std::int64_t s = 0; s < args.num_sources; ++s) {
-    const Act* v = args.sources[s];
-    Vec squares = Zero();
-    Vec products = Zero();
-    ForEachVector(args.hidden, [&](std::int64_t i, std::int64_t n) MEGALITH_INLINE_LAMBDA {
-      const Vec value = LoadUpTo(v + i, n);
-      squares = squares + value * value;
-      products = products + value * LoadUpTo(args.fold + i, n);
-    });
-    const float mean = SumLanes(squares) / static_cast<float>(args.hidden);
-    scores[s] = Rsqrt(mean + args.eps) * SumLanes(products);
-  }
+  ScoreSources<4>(args, 0, scores);
   float max = scores[0];
   for (std::int64_t s = 1; s < args.num_sources; ++s) max = scores[s] > max ? scores[s] : max;
   for (std::int64_t s = 0; s < args.num_sources; ++s) scores[s] = Exp(scores[s] - max);
@@ -76,14 +91,14 @@ void AttnResNorm(const AttnResNormArgs<Act>& args) {
       args.num_sources, [&](std::int64_t i, std::int64_t n) { return LoadUpTo(scores + i, n); });
   for (std::int64_t s = 0; s < args.num_sources; ++s) scores[s] = scores[s] / sum;
   Vec squares = Zero();
-  ForEachVector(args.hidden, [&](std::int64_t i, std::int64_t n) MEGALITH_INLINE_LAMBDA {
-    Vec mixed = Zero();
+  ForEachBlock(args.hidden, [&](std::int64_t i, auto block) MEGALITH_INLINE_LAMBDA {
+    auto mixed = ZeroBlock(block);
     for (std::int64_t s = 0; s < args.num_sources; ++s) {
-      mixed = mixed + Set1(scores[s]) * LoadUpTo(args.sources[s] + i, n);
+      mixed = mixed + Set1(scores[s]) * LoadBlock(args.sources[s] + i, block);
     }
     mixed = RoundToAct<Act>(mixed);
-    StoreUpTo(mixed, args.out + i, n);
-    squares = squares + mixed * mixed;
+    StoreBlock(mixed, args.out + i, block);
+    AddInOrder(squares, mixed * mixed);
   });
   const Vec inverse_rms =
       Set1(Rsqrt(SumLanes(squares) / static_cast<float>(args.hidden) + args.eps));

@@ -13,10 +13,7 @@ inline std::int64_t ArgMax(const float* keys, std::int64_t count) {
   Vec lanes = Set1(kLowestKey);
   std::int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) lanes = Max(Load(keys + i), lanes);
-  float values[kLanes];
-  Store(lanes, values);
-  float largest = kLowestKey;
-  for (int j = 0; j < kLanes; ++j) largest = values[j] > largest ? values[j] : largest;
+  float largest = MaxLanes(lanes);
   for (; i < count; ++i) largest = keys[i] > largest ? keys[i] : largest;
   const Vec wanted = Set1(largest);
   for (i = 0; i + kLanes <= count; i += kLanes) {
@@ -68,8 +65,8 @@ inline void RouterTopK(const RouterTopKArgs& args) {
       StoreUpTo(LoadUpTo(scores + i, n) / sum, scores + i, n);
     });
   } else {
-    ForEachVector(args.num_experts, [&](std::int64_t i, std::int64_t n) {
-      StoreUpTo(SigmoidOf(LoadUpTo(args.logits + i, n)), scores + i, n);
+    ForEachBlock(args.num_experts, [&](std::int64_t i, auto block) MEGALITH_INLINE_LAMBDA {
+      StoreBlock(SigmoidOf(LoadBlock(args.logits + i, block)), scores + i, block);
     });
   }
   ForEachVector(args.num_experts, [&](std::int64_t i, std::int64_t n) {

@@ -52,7 +52,7 @@ void ApplyToArray(const float* in, std::int64_t count, float* out) {
   });
 }
 
-inline constexpr MathTable kMath = {ApplyToArray<ExpOf>, ApplyToArray<SigmoidOf>,
-                                    ApplyToArray<TanhOf>, ApplyToArray<SoftplusOf>};
+inline constexpr MathTable kMath = {ApplyToArray<ExpOf<false, Vec>>, ApplyToArray<SigmoidOf<Vec>>,
+                                    ApplyToArray<TanhOf<Vec>>, ApplyToArray<SoftplusOf<Vec>>};
 
 }  // namespace megalith::kernels::MEGALITH_PATH

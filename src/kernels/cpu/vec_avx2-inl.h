@@ -13,13 +13,15 @@ struct Mask {
 
 // 2 rows: 8 registers of chains and 4 of weights of 16.
 inline constexpr int kMatmulRowsPerPass = 2;
-inline constexpr int kKdaVectors = 4;
+inline constexpr int kKdaVectors = 2;
 inline constexpr int kKdaRows = 2;        ///< KDA chunks: rows per pass ...
 inline constexpr int kKdaColumns = 2;     ///< ... and state columns, in vectors
 inline constexpr int kMlaHeads = 2;       ///< heads that share a cached row
 inline constexpr int kMlaPositions = 2;   ///< positions scored together
 inline constexpr int kLatentVectors = 2;  ///< latent channels per pass, in vectors
 inline constexpr int kDraftKeys = 4;      ///< draft attention: keys or channels per pass
+inline constexpr int kMathVectors = 2;    ///< vectors that functions take at once
+inline constexpr bool kScalesByPowerOf2 = false;
 
 /// 8 bf16 as floats.
 MEGALITH_INLINE __m256 WidenBits(__m128i bits) {
@@ -95,6 +97,13 @@ MEGALITH_INLINE Vec Abs(Vec v) {
   const __m256 sign_bit = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign_bit, v.low), _mm256_andnot_ps(sign_bit, v.high)};
 }
+MEGALITH_INLINE Vec NegativeAbs(Vec v) {
+  const __m256 sign_bit = _mm256_set1_ps(-0.0f);
+  return {_mm256_or_ps(sign_bit, v.low), _mm256_or_ps(sign_bit, v.high)};
+}
+MEGALITH_INLINE Vec SubtractExactProduct(Vec c, Vec a, Vec b) {
+  return {_mm256_fnmadd_ps(a.low, b.low, c.low), _mm256_fnmadd_ps(a.high, b.high, c.high)};
+}
 MEGALITH_INLINE Vec CopySign(Vec magnitude, Vec sign) {
   const __m256 sign_bit = _mm256_set1_ps(-0.0f);
   const Vec m = Abs(magnitude);
@@ -117,6 +126,19 @@ MEGALITH_INLINE Mask IsNan(Vec v) {
 }
 MEGALITH_INLINE Vec Select(Mask mask, Vec a, Vec b) {
   return {_mm256_blendv_ps(b.low, a.low, mask.low), _mm256_blendv_ps(b.high, a.high, mask.high)};
+}
+MEGALITH_INLINE Vec SelectFirst(std::int64_t n, Vec a, Vec b) {
+  const __m256i count = _mm256_set1_epi32(static_cast<int>(n));
+  const __m256i low = _mm256_cmpgt_epi32(count, _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
+  const __m256i high = _mm256_cmpgt_epi32(count, _mm256_set_epi32(15, 14, 13, 12, 11, 10, 9, 8));
+  return {_mm256_blendv_ps(b.low, a.low, _mm256_castsi256_ps(low)),
+          _mm256_blendv_ps(b.high, a.high, _mm256_castsi256_ps(high))};
+}
+MEGALITH_INLINE float MaxLanes(Vec v) {
+  const __m256 eight = _mm256_max_ps(v.low, v.high);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 MEGALITH_INLINE std::uint32_t EqualBits(Vec a, Vec b) {
   const int low = _mm256_movemask_ps(_mm256_cmp_ps(a.low, b.low, _CMP_EQ_OQ));

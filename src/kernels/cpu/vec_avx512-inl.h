@@ -11,20 +11,27 @@ struct Mask {
 
 // 8 rows: 16 chains, 8 sums and 2 weights of 32 registers.
 inline constexpr int kMatmulRowsPerPass = 8;
-inline constexpr int kKdaVectors = 8;
+inline constexpr int kKdaVectors = 4;
 inline constexpr int kKdaRows = 4;        ///< KDA chunks: rows per pass ...
 inline constexpr int kKdaColumns = 4;     ///< ... and state columns, in vectors
 inline constexpr int kMlaHeads = 4;       ///< heads that share a cached row
 inline constexpr int kMlaPositions = 4;   ///< positions scored together
 inline constexpr int kLatentVectors = 4;  ///< latent channels per pass, in vectors
 inline constexpr int kDraftKeys = 8;      ///< draft attention: keys or channels per pass
+// A vector's exponential is a chain of 70 cycles for 25 instructions: one vector after the other
+// takes twice the time of four at once.
+inline constexpr int kMathVectors = 4;           ///< vectors that functions take at once
+inline constexpr bool kScalesByPowerOf2 = true;  ///< has ScaleByPowerOf2
 
 MEGALITH_INLINE __mmask16 FirstLanes(std::int64_t n) {
   return static_cast<__mmask16>((1u << n) - 1u);
 }
-/// bf16 bits in the low halves.
+/// One shuffle of words: extension and shift would be two instructions of the same units.
 MEGALITH_INLINE __m512 WidenBits(__m256i bits) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  const __m512i to_high_halves =
+      _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 16);
+  return _mm512_castsi512_ps(
+      _mm512_maskz_permutexvar_epi16(0xaaaaaaaau, to_high_halves, _mm512_castsi256_si512(bits)));
 }
 /// Round to nearest even as ToBf16 does, the result in the high halves, low halves arbitrary.
 MEGALITH_INLINE __m512i RoundToHighHalf(__m512 v) {
@@ -35,7 +42,11 @@ MEGALITH_INLINE __m512i RoundToHighHalf(__m512 v) {
   return _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet);
 }
 MEGALITH_INLINE __m256i RoundToBits(__m512 v) {
+#ifdef MEGALITH_PATH_JOINED_PAIRS  // AVX512_BF16: the same bits, denormals flushed
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
+#else
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(RoundToHighHalf(v), 16));
+#endif
 }
 
 MEGALITH_INLINE Vec Zero() { return {_mm512_setzero_ps()}; }
@@ -61,8 +72,12 @@ MEGALITH_INLINE void StoreN(Vec v, Bf16* p, std::int64_t n) {
   _mm256_mask_storeu_epi16(p, FirstLanes(n), RoundToBits(v.v));
 }
 MEGALITH_INLINE Vec RoundBf16(Vec v) {
+#ifdef MEGALITH_PATH_JOINED_PAIRS
+  return {WidenBits(RoundToBits(v.v))};
+#else
   const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   return {_mm512_castsi512_ps(_mm512_and_si512(RoundToHighHalf(v.v), high))};
+#endif
 }
 
 MEGALITH_INLINE Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
@@ -74,10 +89,17 @@ MEGALITH_INLINE Vec FusedMultiplyAdd(Vec a, Vec b, Vec c) {
 }
 MEGALITH_INLINE Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 MEGALITH_INLINE Vec Abs(Vec v) { return {_mm512_abs_ps(v.v)}; }
+MEGALITH_INLINE Vec NegativeAbs(Vec v) { return {_mm512_or_ps(_mm512_set1_ps(-0.0f), v.v)}; }
+MEGALITH_INLINE Vec SubtractExactProduct(Vec c, Vec a, Vec b) {
+  return {_mm512_fnmadd_ps(a.v, b.v, c.v)};
+}
 MEGALITH_INLINE Vec CopySign(Vec magnitude, Vec sign) {
   const __m512 sign_bit = _mm512_set1_ps(-0.0f);
   return {_mm512_or_ps(_mm512_andnot_ps(sign_bit, magnitude.v), _mm512_and_ps(sign_bit, sign.v))};
 }
+MEGALITH_INLINE Vec Min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
+/// v * 2^n for integers n; NaN if v is.
+MEGALITH_INLINE Vec ScaleByPowerOf2(Vec v, Vec n) { return {_mm512_scalef_ps(v.v, n.v)}; }
 MEGALITH_INLINE Vec AddToExponent(Vec v, Vec shifted) {
   return {_mm512_castsi512_ps(_mm512_add_epi32(
       _mm512_castps_si512(v.v), _mm512_slli_epi32(_mm512_castps_si512(shifted.v), 23)))};
@@ -87,6 +109,15 @@ MEGALITH_INLINE Mask Less(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _
 MEGALITH_INLINE Mask IsNan(Vec v) { return {_mm512_cmp_ps_mask(v.v, v.v, _CMP_UNORD_Q)}; }
 MEGALITH_INLINE Vec Select(Mask mask, Vec a, Vec b) {
   return {_mm512_mask_mov_ps(b.v, mask.bits, a.v)};
+}
+MEGALITH_INLINE Vec SelectFirst(std::int64_t n, Vec a, Vec b) {
+  return {_mm512_mask_mov_ps(b.v, FirstLanes(n), a.v)};
+}
+MEGALITH_INLINE float MaxLanes(Vec v) {
+  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(v.v), _mm512_extractf32x8_ps(v.v, 1));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 MEGALITH_INLINE std::uint32_t EqualBits(Vec a, Vec b) {
   return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ);

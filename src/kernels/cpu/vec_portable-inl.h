@@ -19,6 +19,9 @@ inline constexpr int kMlaHeads = 2;           ///< heads that share a cached row
 inline constexpr int kMlaPositions = 2;       ///< positions scored together
 inline constexpr int kLatentVectors = 2;      ///< latent channels per pass, in vectors
 inline constexpr int kDraftKeys = 2;          ///< draft attention: keys or channels per pass
+inline constexpr int kMathVectors = 1;        ///< vectors that functions take at once
+/// Whether there are Min and ScaleByPowerOf2, see vec_avx512-inl.h.
+inline constexpr bool kScalesByPowerOf2 = false;
 
 template <typename Function>
 inline Vec ForEachLane(Function function) {
@@ -85,6 +88,11 @@ inline Vec Max(Vec a, Vec b) {
 inline Vec Abs(Vec v) {
   return ForEachLane([&](int j) { return std::fabs(v.lane[j]); });
 }
+inline Vec NegativeAbs(Vec v) {
+  return ForEachLane([&](int j) { return -std::fabs(v.lane[j]); });
+}
+/// c - a * b, where a * b needs no rounding.
+inline Vec SubtractExactProduct(Vec c, Vec a, Vec b) { return c - a * b; }
 inline Vec CopySign(Vec magnitude, Vec sign) {
   return ForEachLane([&](int j) { return std::copysign(magnitude.lane[j], sign.lane[j]); });
 }
@@ -110,6 +118,16 @@ inline Mask IsNan(Vec v) {
 /// mask ? a : b
 inline Vec Select(Mask mask, Vec a, Vec b) {
   return ForEachLane([&](int j) { return mask.lane[j] ? a.lane[j] : b.lane[j]; });
+}
+/// The first n lanes of a, the others of b.
+inline Vec SelectFirst(std::int64_t n, Vec a, Vec b) {
+  return ForEachLane([&](int j) { return j < n ? a.lane[j] : b.lane[j]; });
+}
+/// The largest lane; any of them if one is NaN.
+inline float MaxLanes(Vec v) {
+  float largest = v.lane[0];
+  for (int j = 1; j < kLanes; ++j) largest = v.lane[j] > largest ? v.lane[j] : largest;
+  return largest;
 }
 /// Bit j: a[j] == b[j].
 inline std::uint32_t EqualBits(Vec a, Vec b) {
