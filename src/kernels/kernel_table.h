@@ -120,7 +120,10 @@ struct GatedPairArgs {
   Act* out;
 };
 
-/// One head of a run of rows of one sequence. `out` must not overlap the inputs.
+/// One head of a run of rows of one sequence. `out` must not overlap the inputs. With a the decays
+/// of a row, S the state and every product and sum as in the chunk form below, for chunks of one
+/// row:
+///   u = beta (v - (k * a) . S);  o = (q * a) . S + (q . k) u;  S = a * S + k u
 ///
 /// The last num_drafts rows may be taken back: the state and the histories after each of them go to
 /// memory of their own, and `state` and the histories end as they are before the first of them.
@@ -172,8 +175,8 @@ struct KdaHeadArgs {
   /// Chunk form only: rows up to the first chunk border, 1 .. kKdaChunkRows.
   std::int64_t first_chunk_rows = 0;
 };
-inline std::int64_t KdaScratchFloats(std::int64_t head_dim) {
-  return 8 * RoundUp<std::int64_t>(head_dim, kLanes);
+inline constexpr std::int64_t KdaScratchFloats(std::int64_t head_dim) {
+  return 2 * 7 * RoundUp<std::int64_t>(head_dim, kLanes);  // two rows
 }
 
 /// Rows of a chunk in the chunk form of KDA, and where its borders are: at multiples of it among a

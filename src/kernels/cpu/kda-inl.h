@@ -20,23 +20,23 @@ inline const Act* ConvolutionRow(const KdaHeadArgs<Act>& args, const KdaStream<A
   return stream.history + (args.conv_kernel - 1 + row) * args.history_stride;
 }
 
-/// out = round(silu(convolution)), zeros up to a full vector; returns the sum of squares.
+/// out = round(silu(convolution)), zeros up to a full vector; returns the sum of squares by lanes.
 template <typename Act>
-inline float Convolve(const KdaHeadArgs<Act>& args, const KdaStream<Act>& stream, std::int64_t row,
-                      float* out) {
+MEGALITH_INLINE Vec Convolve(const KdaHeadArgs<Act>& args, const KdaStream<Act>& stream,
+                             std::int64_t row, float* out) {
   Vec squares = Zero();
-  ForEachVector(args.head_dim, [&](std::int64_t d, std::int64_t n) MEGALITH_INLINE_LAMBDA {
-    Vec sum = Zero();
+  ForEachBlock(args.head_dim, [&](std::int64_t d, auto block) MEGALITH_INLINE_LAMBDA {
+    auto sum = ZeroBlock(block);
     for (std::int64_t t = 0; t < args.conv_kernel; ++t) {
       const Act* input = ConvolutionRow(args, stream, row - (args.conv_kernel - 1) + t);
-      const Vec tap = LoadUpTo(stream.taps + t * args.taps_stride + d, n);
-      sum = sum + tap * (input == nullptr ? Zero() : LoadUpTo(input + d, n));
+      const auto tap = LoadBlock(stream.taps + t * args.taps_stride + d, block);
+      sum = sum + (input == nullptr ? tap * Zero() : tap * LoadBlock(input + d, block));
     }
-    const Vec value = RoundToAct<Act>(SiluOf(sum));
-    Store(value, out + d);
-    squares = squares + value * value;
+    const auto value = RoundToAct<Act>(SiluOf(sum));
+    StoreWhole(value, out + d);
+    AddInOrder(squares, value * value);
   });
-  return SumLanes(squares);
+  return squares;
 }
 
 /// history = the last inputs of the convolution once `rows` rows have passed; may be the stream's
@@ -57,56 +57,86 @@ inline void WriteHistory(const KdaHeadArgs<Act>& args, const KdaStream<Act>& str
   }
 }
 
-/// One row of the recurrence for kVectors * 16 columns of the state: from `before` to `after`,
-/// which are the same or apart. The decayed state is formed twice (the same bits) rather than
-/// stored between the passes.
-template <int kVectors>
-inline void UpdateState(const float* before, float* after, std::int64_t stride, std::int64_t dim,
-                        const float* alpha, const float* k, const float* q, const float* v,
-                        float beta, float* o) {
+/// One row in scratch; arrays are zero from head_dim to a full vector.
+struct KdaRow {
+  KdaRow(float* scratch, std::int64_t padded)
+      : q(scratch),
+        k(q + padded),
+        v(k + padded),
+        alpha(v + padded),
+        decayed_k(alpha + padded),
+        update(decayed_k + padded),
+        o(update + padded) {}
+
+  float* q;  // later q * alpha
+  float* k;
+  float* v;
+  float* alpha;
+  float* decayed_k;  // k * alpha
+  float* update;     // what decayed_k finds in the state, then u
+  float* o;          // what q * alpha finds in the state, then the output
+  float beta;
+  float query_key;  // q . k
+};
+
+/// For kVectors * 16 columns of the state from `column` on: brings it from `before` to `after` by
+/// the update of row `last`, and looks up the row `next` in what it is then; or one of the two.
+template <int kVectors, bool kHasLast, bool kHasNext>
+inline void PassState(const float* before, float* after, std::int64_t stride, std::int64_t column,
+                      std::int64_t dim, const KdaRow& last, const KdaRow& next) {
+  Vec update[kVectors];
   Vec predicted[kVectors];
-  for (int j = 0; j < kVectors; ++j) predicted[j] = Zero();
+  Vec recalled[kVectors];
+  ForEachConstant<kVectors>([&](auto j) MEGALITH_INLINE_LAMBDA {
+    if constexpr (kHasLast) update[j] = Load(last.update + column + j * kLanes);
+    if constexpr (kHasNext) predicted[j] = recalled[j] = Zero();
+  });
   for (std::int64_t d = 0; d < dim; ++d) {
-    const Vec decay = Set1(alpha[d]);
-    const Vec key = Set1(k[d]);
-    for (int j = 0; j < kVectors; ++j) {
-      predicted[j] = predicted[j] + key * (Load(before + d * stride + j * kLanes) * decay);
+    // Operation by operation, so that none waits for the one just before it.
+    Vec state[kVectors];
+    ForEachConstant<kVectors>([&](auto j) MEGALITH_INLINE_LAMBDA {
+      state[j] = Load(before + d * stride + column + j * kLanes);
+    });
+    if constexpr (kHasLast) {
+      const Vec alpha = Set1(last.alpha[d]);
+      const Vec key = Set1(last.k[d]);
+      ForEachConstant<kVectors>(
+          [&](auto j) MEGALITH_INLINE_LAMBDA { state[j] = state[j] * alpha + key * update[j]; });
+    }
+    if constexpr (kHasNext) {
+      const Vec key = Set1(next.decayed_k[d]);
+      const Vec query = Set1(next.q[d]);
+      ForEachConstant<kVectors>(
+          [&](auto j) MEGALITH_INLINE_LAMBDA { predicted[j] = predicted[j] + key * state[j]; });
+      ForEachConstant<kVectors>(
+          [&](auto j) MEGALITH_INLINE_LAMBDA { recalled[j] = recalled[j] + query * state[j]; });
+    }
+    if constexpr (kHasLast) {
+      ForEachConstant<kVectors>([&](auto j) MEGALITH_INLINE_LAMBDA {
+        Store(state[j], after + d * stride + column + j * kLanes);
+      });
     }
   }
-  Vec delta[kVectors];
-  Vec sum[kVectors];
-  for (int j = 0; j < kVectors; ++j) {
-    delta[j] = Set1(beta) * (Load(v + j * kLanes) - predicted[j]);
-    sum[j] = Zero();
+  if constexpr (kHasNext) {
+    ForEachConstant<kVectors>([&](auto j) MEGALITH_INLINE_LAMBDA {
+      Store(predicted[j], next.update + column + j * kLanes);
+      Store(recalled[j], next.o + column + j * kLanes);
+    });
   }
-  for (std::int64_t d = 0; d < dim; ++d) {
-    const Vec decay = Set1(alpha[d]);
-    const Vec key = Set1(k[d]);
-    const Vec query = Set1(q[d]);
-    for (int j = 0; j < kVectors; ++j) {
-      const std::int64_t at = d * stride + j * kLanes;
-      const Vec updated = Load(before + at) * decay + key * delta[j];
-      Store(updated, after + at);
-      sum[j] = sum[j] + query * updated;
-    }
-  }
-  for (int j = 0; j < kVectors; ++j) Store(sum[j], o + j * kLanes);
 }
 
-/// UpdateState for the columns from `column` on, kVectors vectors at a time while there are as
-/// many.
-template <int kVectors>
-inline void UpdateStateByColumns(const float* before, float* after, std::int64_t stride,
-                                 std::int64_t column, std::int64_t dim, const float* alpha,
-                                 const float* k, const float* q, const float* v, float beta,
-                                 float* o) {
+/// PassState for the columns from `column` on, kVectors vectors at a time while there are as many.
+template <int kVectors, bool kHasLast, bool kHasNext>
+inline void PassStateByColumns(const float* before, float* after, std::int64_t stride,
+                               std::int64_t column, std::int64_t dim, const KdaRow& last,
+                               const KdaRow& next) {
   constexpr std::int64_t kColumns = kVectors * kLanes;
   for (; column + kColumns <= stride; column += kColumns) {
-    UpdateState<kVectors>(before + column, after + column, stride, dim, alpha, k, q, v + column,
-                          beta, o + column);
+    PassState<kVectors, kHasLast, kHasNext>(before, after, stride, column, dim, last, next);
   }
   if constexpr (kVectors > 1) {
-    UpdateStateByColumns<kVectors / 2>(before, after, stride, column, dim, alpha, k, q, v, beta, o);
+    PassStateByColumns<kVectors / 2, kHasLast, kHasNext>(before, after, stride, column, dim, last,
+                                                         next);
   }
 }
 
@@ -114,14 +144,12 @@ inline void UpdateStateByColumns(const float* before, float* after, std::int64_t
 template <typename Act>
 struct KdaRows {
   explicit KdaRows(const KdaHeadArgs<Act>& args)
-      : q{args.q, args.q_stride, args.q_taps, args.q_history},
-        k{args.k, args.k_stride, args.k_taps, args.k_history},
-        v{args.v, args.v_stride, args.v_taps, args.v_history},
+      : streams{{args.q, args.q_stride, args.q_taps, args.q_history},
+                {args.k, args.k_stride, args.k_taps, args.k_history},
+                {args.v, args.v_stride, args.v_taps, args.v_history}},
         exp_a(Exp(args.a_log)),
         q_scale(1.0f / std::sqrt(static_cast<float>(args.head_dim))) {}
-  KdaStream<Act> q;
-  KdaStream<Act> k;
-  KdaStream<Act> v;
+  KdaStream<Act> streams[3];  // q, k, v
   float exp_a;
   float q_scale;
 };
@@ -132,19 +160,23 @@ template <typename Act>
 inline float PrepareRow(const KdaHeadArgs<Act>& args, const KdaRows<Act>& rows, std::int64_t r,
                         float* q, float* k, float* v, float* alpha) {
   constexpr float kL2NormEps = 1e-6f;
-  const Vec q_inverse = Set1(Rsqrt(Convolve(args, rows.q, r, q) + kL2NormEps));
-  const Vec k_inverse = Set1(Rsqrt(Convolve(args, rows.k, r, k) + kL2NormEps));
-  Convolve(args, rows.v, r, v);
+  float* const out[3] = {q, k, v};
+  Vec squares[3];
+  for (int i = 0; i < 3; ++i) squares[i] = Convolve(args, rows.streams[i], r, out[i]);
+  const Vec q_inverse = Set1(Rsqrt(SumLanes(squares[0]) + kL2NormEps));
+  const Vec k_inverse = Set1(Rsqrt(SumLanes(squares[1]) + kL2NormEps));
   const Act* decay = args.decay + r * args.decay_stride;
-  ForEachVector(args.head_dim, [&](std::int64_t d, std::int64_t n) {
+  ForEachBlock(args.head_dim, [&](std::int64_t d, auto block) MEGALITH_INLINE_LAMBDA {
+    const auto z = LoadBlock(decay + d, block) + LoadBlock(args.dt_bias + d, block);
+    const auto g = args.gate_lower_bound < 0.0f
+                       ? Set1(args.gate_lower_bound) * SigmoidOf(Set1(rows.exp_a) * z)
+                       : Zero() - Set1(rows.exp_a) * SoftplusOf(z);
+    StoreWhole(ExpOf(g), alpha + d);
+  });
+  for (std::int64_t d = 0; d < args.head_dim; d += kLanes) {
     Store((Load(q + d) * q_inverse) * Set1(rows.q_scale), q + d);
     Store(Load(k + d) * k_inverse, k + d);
-    const Vec z = LoadUpTo(decay + d, n) + LoadUpTo(args.dt_bias + d, n);
-    const Vec g = args.gate_lower_bound < 0.0f
-                      ? Set1(args.gate_lower_bound) * SigmoidOf(Set1(rows.exp_a) * z)
-                      : Zero() - Set1(rows.exp_a) * SoftplusOf(z);
-    Store(ExpOf(g), alpha + d);
-  });
+  }
   return Sigmoid(Widen(args.beta[r * args.beta_stride]));
 }
 
@@ -161,9 +193,10 @@ inline void FinishRow(const KdaHeadArgs<Act>& args, std::int64_t r, float* o) {
   const Vec inverse_rms = Set1(Rsqrt(SumLanes(squares) / static_cast<float>(dim) + args.eps));
   const Act* gate = args.gate + r * args.gate_stride;
   Act* out = args.out + r * args.out_stride;
-  ForEachVector(dim, [&](std::int64_t d, std::int64_t n) {
-    const Vec normed = (Load(o + d) * inverse_rms) * LoadUpTo(args.o_norm + d, n);
-    StoreUpTo(normed * SigmoidOf(LoadUpTo(gate + d, n)), out + d, n);
+  ForEachBlock(dim, [&](std::int64_t d, auto block) MEGALITH_INLINE_LAMBDA {
+    const auto factor = SigmoidOf(LoadBlock(gate + d, block));
+    const auto normed = (LoadBlock(o + d, block) * inverse_rms) * LoadBlock(args.o_norm + d, block);
+    StoreBlock(normed * factor, out + d, block);
   });
 }
 
@@ -171,9 +204,9 @@ inline void FinishRow(const KdaHeadArgs<Act>& args, std::int64_t r, float* o) {
 template <typename Act>
 inline void WriteHistories(const KdaHeadArgs<Act>& args, const KdaRows<Act>& rows,
                            std::int64_t count, Act* q_history) {
-  WriteHistory(args, rows.q, count, q_history);
-  WriteHistory(args, rows.k, count, q_history + (args.k_history - args.q_history));
-  WriteHistory(args, rows.v, count, q_history + (args.v_history - args.q_history));
+  for (const KdaStream<Act>& stream : rows.streams) {
+    WriteHistory(args, stream, count, q_history + (stream.history - args.q_history));
+  }
 }
 
 template <typename Act>
@@ -182,27 +215,60 @@ inline void ZeroState(const KdaHeadArgs<Act>& args) {
               static_cast<std::size_t>(args.head_dim * args.state_stride) * sizeof(float));
 }
 
+/// What a row of the recurrence needs beside PrepareRow before it meets the state.
+template <typename Act>
+inline void PrepareRecurrence(const KdaHeadArgs<Act>& args, const KdaRows<Act>& rows,
+                              std::int64_t r, KdaRow& row) {
+  row.beta = PrepareRow(args, rows, r, row.q, row.k, row.v, row.alpha);
+  Vec query_key = Zero();
+  for (std::int64_t d = 0; d < args.head_dim; d += kLanes) {
+    const Vec alpha = Load(row.alpha + d);
+    const Vec k = Load(row.k + d);
+    const Vec q = Load(row.q + d);
+    query_key = query_key + q * k;
+    Store(k * alpha, row.decayed_k + d);
+    Store(q * alpha, row.q + d);
+  }
+  row.query_key = SumLanes(query_key);
+}
+
+/// Update and output of a row from what it found in the state.
+inline void SolveRecurrence(const KdaRow& row, std::int64_t dim) {
+  for (std::int64_t c = 0; c < dim; c += kLanes) {
+    const Vec update = Set1(row.beta) * (Load(row.v + c) - Load(row.update + c));
+    Store(update, row.update + c);
+    Store(Load(row.o + c) + Set1(row.query_key) * update, row.o + c);
+  }
+}
+
+/// The state is read once and written once for every row: while it takes in a row's update, the
+/// next row looks itself up.
 template <typename Act>
 void KdaHead(const KdaHeadArgs<Act>& args) {
   const std::int64_t dim = args.head_dim;
   const std::int64_t padded = RoundUp<std::int64_t>(dim, kLanes);
-  float* q = args.scratch;
-  float* k = q + padded;
-  float* v = k + padded;
-  float* alpha = v + padded;
-  float* o = alpha + padded;
+  KdaRow row(args.scratch, padded);
+  KdaRow next(args.scratch + KdaScratchFloats(dim) / 2, padded);
   const KdaRows<Act> rows(args);
   if (args.zero_state) ZeroState(args);
 
+  const std::int64_t stride = args.state_stride;
   const std::int64_t first_draft = args.rows - args.num_drafts;
   const float* before = args.state;
-  for (std::int64_t r = 0; r < args.rows; ++r) {
+  PrepareRecurrence(args, rows, 0, row);
+  PassStateByColumns<kKdaVectors, false, true>(before, args.state, stride, 0, dim, next, row);
+  for (std::int64_t r = 0;; ++r) {
     float* after = r < first_draft ? args.state : args.draft_states[r - first_draft];
-    const float beta = PrepareRow(args, rows, r, q, k, v, alpha);
-    UpdateStateByColumns<kKdaVectors>(before, after, args.state_stride, 0, dim, alpha, k, q, v,
-                                      beta, o);
+    SolveRecurrence(row, dim);
+    FinishRow(args, r, row.o);
+    if (r + 1 == args.rows) {
+      PassStateByColumns<kKdaVectors, true, false>(before, after, stride, 0, dim, row, next);
+      break;
+    }
+    PrepareRecurrence(args, rows, r + 1, next);
+    PassStateByColumns<kKdaVectors, true, true>(before, after, stride, 0, dim, row, next);
+    std::swap(row, next);
     before = after;
-    FinishRow(args, r, o);
   }
   // Drafts first: they too may read the histories from before the run.
   for (std::int64_t i = 0; i < args.num_drafts; ++i) {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/activation.h"
 #include "kernels/cpu/fixed_block.h"

@@ -178,42 +178,17 @@ void Chunk(const KdaHeadArgs<Act>& args, HeadConstants<Act> head, std::int64_t f
 
 template <typename Act>
 void KdaHead(const KdaHeadArgs<Act>& args) {
-  const std::int64_t dim = args.head_dim;
-  const std::int64_t padded = RoundUp<std::int64_t>(dim, kLanes);
-  float* q = args.scratch;
-  float* k = q + padded;
-  float* v = k + padded;
-  float* alpha = v + padded;
-  float* o = alpha + padded;
-  const HeadConstants<Act> head(args);
-  if (args.zero_state) std::fill_n(args.state, dim * args.state_stride, 0.0f);
-
+  const std::int64_t state_floats = args.head_dim * args.state_stride;
+  if (args.zero_state) std::fill_n(args.state, state_floats, 0.0f);
   const std::int64_t first_draft = args.rows - args.num_drafts;
-  float* state = args.state;
+  KdaHeadArgs<Act> chunk = args;
   for (std::int64_t r = 0; r < args.rows; ++r) {
     if (r >= first_draft) {
       float* draft = args.draft_states[r - first_draft];
-      std::copy_n(state, dim * args.state_stride, draft);
-      state = draft;
+      std::copy_n(chunk.state, state_floats, draft);
+      chunk.state = draft;
     }
-    const float beta = PrepareRow(args, head, r, q, k, v, alpha);
-    for (std::int64_t c = 0; c < dim; ++c) {
-      float predicted = 0.0f;
-      for (std::int64_t d = 0; d < dim; ++d) {
-        float& s = state[d * args.state_stride + c];
-        s = s * alpha[d];
-        predicted = predicted + k[d] * s;
-      }
-      const float delta = beta * (v[c] - predicted);
-      float sum = 0.0f;
-      for (std::int64_t d = 0; d < dim; ++d) {
-        float& s = state[d * args.state_stride + c];
-        s = s + k[d] * delta;
-        sum = sum + q[d] * s;
-      }
-      o[c] = Rounded<Act>(sum);
-    }
-    FinishRow(args, r, o);
+    Chunk(chunk, HeadConstants<Act>(args), r, 1);
   }
   // Drafts first: they too may read the histories from before the run.
   for (std::int64_t i = 0; i < args.num_drafts; ++i) {
