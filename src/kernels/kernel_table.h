@@ -201,14 +201,15 @@ inline std::int64_t KdaChunkScratchFloats(std::int64_t head_dim) {
   return (3 + 6 * kKdaChunkRows) * padded + (2 * kKdaChunkRows + 1) * kKdaChunkRows;
 }
 
-/// `heads` heads of one row over positions 0 .. num_positions - 1. Strides are elements between
-/// heads.
+/// `heads` heads of `rows` rows of one sequence: row r over the positions 0 .. num_positions - 1 +
+/// r. Bits of a row and head do not depend on which others are in the call; together they read the
+/// cache once. Strides are elements.
 template <typename Act>
 struct MlaAttentionArgs {
   std::int64_t heads;
-  const float* latent_query;  ///< [heads][rank]
+  const float* latent_query;  ///< [rows][heads][rank]
   std::int64_t latent_query_stride;
-  const Act* extra_query;  ///< [heads][extra]
+  const Act* extra_query;  ///< [rows][heads][extra]
   std::int64_t extra_query_stride;
   std::int64_t rank;
   std::int64_t extra;
@@ -218,13 +219,26 @@ struct MlaAttentionArgs {
   std::int64_t num_positions;  ///< >= 1
   std::int64_t split;          ///< positions per part (program::kAttentionSplit)
   float scale;
-  float* out;  ///< [heads][rank] f32
+  float* out;  ///< [rows][heads][rank] f32
   std::int64_t out_stride;
-  float* scratch;  ///< private, MlaScratchFloats(heads, rank, split)
+  float* scratch;         ///< private, MlaScratchFloats(heads, rank, split), 64-byte aligned
+  std::int64_t rows = 1;  ///< 1 .. kMaxMlaRows
+  // Between rows; unused for a single one.
+  std::int64_t latent_query_row_stride = 0, extra_query_row_stride = 0, out_row_stride = 0;
 };
 inline constexpr std::int64_t kMaxMlaHeadsAtOnce = 4;
+inline constexpr std::int64_t kMaxMlaRows = 8;
+/// Positions that are scored together divide it.
+inline constexpr std::int64_t kMlaScoreBlock = 16;
+inline std::int64_t MlaScoreStride(std::int64_t split) {
+  return RoundUp<std::int64_t>(split, kMlaScoreBlock);
+}
 inline std::int64_t MlaScratchFloats(std::int64_t heads, std::int64_t rank, std::int64_t split) {
-  return kMaxMlaHeadsAtOnce * (RoundUp<std::int64_t>(rank, kLanes) + split) + 2 * heads;
+  const std::int64_t stride = MlaScoreStride(split);
+  // Of a part: pointers to its positions, scores and output of the heads at once; then what the
+  // parts gave for every head of every row.
+  return 2 * stride + kMaxMlaHeadsAtOnce * (stride + RoundUp<std::int64_t>(rank, kLanes)) +
+         2 * heads * kMaxMlaRows;
 }
 
 /// One head of a run of rows in expanded form: keys and values of the head are made of the cached

@@ -10,25 +10,26 @@ using test::Buffer;
 using test::Random;
 using test::SameBits;
 
-/// Some heads of one row over a shuffled page pool.
+/// Some heads of a few rows over a shuffled page pool.
 template <typename Act>
 struct MlaCase {
   MlaCase(std::int64_t head_count, std::int64_t rank_count, std::int64_t extra_count,
           std::int64_t num_positions, std::int64_t tokens_per_page, std::int64_t split_count,
-          std::uint64_t seed)
+          std::uint64_t seed, std::int64_t num_rows = 1)
       : heads(head_count),
         rank(rank_count),
         extra(extra_count),
         positions(num_positions),
         page_tokens(tokens_per_page),
         split(split_count),
-        latent_query(head_count * (rank_count + 1), 1),
-        extra_query(head_count * (extra_count + 2), 3),
-        pages(CeilDiv(num_positions, tokens_per_page)),
-        cache((CeilDiv(num_positions, tokens_per_page) + 2) * tokens_per_page *
-                  (rank_count + extra_count),
+        rows(num_rows),
+        cached(num_positions + num_rows - 1),
+        latent_query(num_rows * head_count * (rank_count + 1), 1),
+        extra_query(num_rows * head_count * (extra_count + 2), 3),
+        pages(CeilDiv(cached, tokens_per_page)),
+        cache((CeilDiv(cached, tokens_per_page) + 2) * tokens_per_page * (rank_count + extra_count),
               1),
-        out(head_count * (rank_count + 3), 1),
+        out(num_rows * head_count * (rank_count + 3), 1),
         scratch(MlaScratchFloats(head_count, rank_count, split_count)) {
     Random random(seed);
     latent_query.FillNormal(random);
@@ -38,7 +39,7 @@ struct MlaCase {
     for (std::int64_t i = 0; i < pages.size(); ++i) {
       pages[i] = static_cast<std::int32_t>(pages.size() + 1 - i);
     }
-    for (std::int64_t p = 0; p < positions; ++p) {
+    for (std::int64_t p = 0; p < cached; ++p) {
       for (std::int64_t c = 0; c < rank + extra; ++c) Row(p)[c] = RoundTo<Act>(random.Normal());
     }
   }
@@ -47,11 +48,41 @@ struct MlaCase {
            (pages[position / page_tokens] * page_tokens + position % page_tokens) * (rank + extra);
   }
   MlaAttentionArgs<Act> Args() {
-    return {heads, latent_query.data(), rank + 1,     extra_query.data(), extra + 2, rank,
-            extra, cache.data(),        pages.data(), page_tokens,        positions, split,
-            0.15f, out.data(),          rank + 3,     scratch.data()};
+    return {heads,
+            latent_query.data(),
+            rank + 1,
+            extra_query.data(),
+            extra + 2,
+            rank,
+            extra,
+            cache.data(),
+            pages.data(),
+            page_tokens,
+            positions,
+            split,
+            0.15f,
+            out.data(),
+            rank + 3,
+            scratch.data(),
+            rows,
+            heads * (rank + 1),
+            heads * (extra + 2),
+            heads * (rank + 3)};
   }
-  std::int64_t heads, rank, extra, positions, page_tokens, split;
+  /// Arguments for row r alone.
+  MlaAttentionArgs<Act> RowArgs(std::int64_t r) {
+    MlaAttentionArgs<Act> args = Args();
+    args.latent_query += r * args.latent_query_row_stride;
+    args.extra_query += r * args.extra_query_row_stride;
+    args.out += r * args.out_row_stride;
+    args.num_positions += r;
+    args.rows = 1;
+    return args;
+  }
+  std::int64_t heads, rank, extra;
+  std::int64_t positions;  ///< of the first row
+  std::int64_t page_tokens, split, rows;
+  std::int64_t cached;  ///< positions of the last row
   Buffer<float> latent_query;
   Buffer<Act> extra_query;
   Buffer<std::int32_t> pages;
@@ -110,6 +141,51 @@ TEST_P(MlaAttentionTest, BitsOfAHeadDoNotDependOnTheOtherHeads) {
       table.mla_attention(args);
       EXPECT_TRUE(SameBits(c.out.data(), together.data() + head * args.out_stride, c.rank));
     }
+  });
+}
+
+// Over the borders of parts and pages, and of the blocks that are scored together.
+TEST_P(MlaAttentionTest, RowsTogetherHaveTheBitsOfEachAlone) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    const std::int64_t shapes[][2] = {{1, 1}, {17, 3}, {64, 16}, {144, 33}};
+    for (const auto& shape : shapes) {
+      for (const std::int64_t positions : {1, 2, 13, 30, 31, 32, 33, 63, 70}) {
+        for (const std::int64_t rows : {2, 3, 8}) {
+          SCOPED_TRACE("rank " + std::to_string(shape[0]) + " positions " +
+                       std::to_string(positions) + " rows " + std::to_string(rows));
+          const std::int64_t heads = 1 + (positions + rows) % 5;
+          MlaCase<Act> c(heads, shape[0], shape[1], positions, 1 + positions % 7, 32,
+                         static_cast<std::uint64_t>(positions), rows);
+          c.out.Fill([] { return 7.0f; });
+          for (std::int64_t r = 0; r < rows; ++r) reference::MlaAttention(c.RowArgs(r));
+          const Buffer<float> one_by_one(c.out);
+          c.out.Fill([] { return 7.0f; });
+          reference::MlaAttention(c.Args());
+          EXPECT_TRUE(SameBits(c.out, one_by_one)) << "reference";
+          c.out.Fill([] { return 7.0f; });
+          table.mla_attention(c.Args());
+          EXPECT_TRUE(SameBits(c.out, one_by_one));
+          EXPECT_TRUE(c.out.CanariesIntact());
+          EXPECT_TRUE(c.scratch.CanariesIntact());
+        }
+      }
+    }
+  });
+}
+
+TEST_P(MlaAttentionTest, RowsDoNotSeeWhatLaterRowsBring) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    constexpr std::int64_t kRows = 5;
+    MlaCase<Act> c(2, 40, 8, 60, 16, 32, 5, kRows);
+    table.mla_attention(c.Args());
+    const Buffer<float> finite(c.out);
+    for (std::int64_t i = 0; i < c.rank + c.extra; ++i) {
+      c.Row(c.positions + 1)[i] = RoundTo<Act>(std::numeric_limits<float>::infinity());
+    }
+    table.mla_attention(c.Args());
+    const std::int64_t stride = c.Args().out_row_stride;
+    EXPECT_TRUE(SameBits(c.out.data(), finite.data(), 2 * stride - 3));
+    for (std::int64_t r = 2; r < kRows; ++r) EXPECT_TRUE(test::IsNan(c.out[r * stride]));
   });
 }
 

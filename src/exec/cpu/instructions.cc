@@ -409,16 +409,29 @@ class Runner {
     args.extra_query_stride = query_width;
     args.out_stride = args.rank;
     args.scratch = scratch_.kernel();
-    const auto attend = [&](std::int64_t row) {
+    args.latent_query_row_stride = latent_query.stride;
+    args.extra_query_row_stride = query.stride;
+    args.out_row_stride = out.stride;
+    const auto attend = [&](std::int64_t row, std::int64_t count) {
       args.page_table = device_.sequences().PageTable(rows_.slot[static_cast<std::size_t>(row)]);
       args.num_positions = rows_.position[static_cast<std::size_t>(row)] + 1;
+      args.rows = count;
       args.extra_query = query.Row(row) + query_width - args.extra;
       args.latent_query = latent_query.Row(row);
       args.out = out.Row(row);
       table_.mla_attention(args);
     };
+    // Rows of one sequence together.
     const auto attend_rows = [&](std::int64_t first, std::int64_t count) {
-      for (std::int64_t row = first; row < first + count; ++row) attend(row);
+      const std::int64_t end = first + count;
+      for (std::int64_t row = first, next = first; row < end; row = next) {
+        const std::int32_t slot = rows_.slot[static_cast<std::size_t>(row)];
+        while (next < end && next - row < kernels::kMaxMlaRows &&
+               rows_.slot[static_cast<std::size_t>(next)] == slot) {
+          ++next;
+        }
+        attend(row, next - row);
+      }
     };
     if (instruction_.imm[2] == 1) {
       ForOtherRows(rows_, attend_rows);

@@ -1,137 +1,9 @@
-// Latent attention in absorbed form: some heads of one row over the cached latents.
+// Latent attention in absorbed form: some heads of a few rows over the cached latents.
 
 namespace megalith::kernels::MEGALITH_PATH {
 
-/// Walks the cache rows of consecutive positions through the page table.
-template <typename Act>
-class CacheCursor {
- public:
-  CacheCursor(const MlaAttentionArgs<Act>& args, std::int64_t position)
-      : args_(args),
-        width_(args.rank + args.extra),
-        page_(position / args.page_tokens),
-        token_(position % args.page_tokens) {}
-
-  /// Row of the current position; then steps to the next. A call would spill all sums.
-  MEGALITH_INLINE const Act* Next() {
-    const std::int64_t token = args_.page_table[page_] * args_.page_tokens + token_;
-    if (++token_ == args_.page_tokens) {
-      token_ = 0;
-      ++page_;
-    }
-    return args_.cache + token * width_;
-  }
-
- private:
-  const MlaAttentionArgs<Act>& args_;
-  const std::int64_t width_;
-  std::int64_t page_;
-  std::int64_t token_;
-};
-
-/// sum[h * kCount + i] += one vector of the query of head h times the same columns of row i.
-/// Inlined, or the sums would live in memory.
-template <int kHeads, int kCount, typename Query, typename Act>
-MEGALITH_INLINE void AddScores(const Query* query, std::int64_t query_stride,
-                               const Act* const (&rows)[kCount], std::int64_t column,
-                               std::int64_t n, Vec (&sum)[kHeads * kCount]) {
-  Vec queries[kHeads];
-  ForEachConstant<kHeads>([&](auto h) { queries[h] = LoadUpTo(query + h * query_stride, n); });
-  ForEachConstant<kCount>([&](auto i) {
-    const Vec key = LoadUpTo(rows[i] + column, n);
-    ForEachConstant<kHeads>([&](auto h) {
-      Vec& sum_here = sum[h * kCount + i];
-      sum_here = sum_here + queries[h] * key;
-    });
-  });
-}
-
-/// Scores of kCount positions for kHeads heads from `head` on; together, so that their additions
-/// overlap and a cached row is widened once. Score of head h, position i: scores[h * split + i].
-template <int kHeads, int kCount, typename Act>
-inline void ScorePositions(const MlaAttentionArgs<Act>& args, std::int64_t head,
-                           CacheCursor<Act>& cursor, float* scores) {
-  const Act* rows[kCount];
-  Vec sum[kHeads * kCount];
-  ForEachConstant<kCount>([&](auto i) { rows[i] = cursor.Next(); });
-  ForEachConstant<kHeads * kCount>([&](auto i) { sum[i] = Zero(); });
-  const float* latent_query = args.latent_query + head * args.latent_query_stride;
-  ForEachVector(args.rank, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
-    AddScores<kHeads, kCount>(latent_query + c, args.latent_query_stride, rows, c, n, sum);
-  });
-  const Act* extra_query = args.extra_query + head * args.extra_query_stride;
-  ForEachVector(args.extra, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
-    AddScores<kHeads, kCount>(extra_query + c, args.extra_query_stride, rows, args.rank + c, n,
-                              sum);
-  });
-  float dots[kHeads * kCount];
-  SumLanesOf(sum, dots);
-  ForEachConstant<kHeads>([&](auto h) {
-    ForEachConstant<kCount>(
-        [&](auto i) { scores[h * args.split + i] = dots[h * kCount + i] * args.scale; });
-  });
-}
-
-/// out[h][c ..] = sum over `count` positions from `begin` of probability * latent, for kHeads heads
-/// and kVectors vectors of channels from `c`; n elements of the last vector exist.
-template <int kHeads, int kVectors, typename Act>
-inline void WeightLatents(const MlaAttentionArgs<Act>& args, std::int64_t begin, std::int64_t count,
-                          const float* probabilities, std::int64_t c, std::int64_t n, float* out,
-                          std::int64_t out_stride) {
-  CacheCursor<Act> cursor(args, begin);
-  Vec sum[kHeads][kVectors];
-  ForEachConstant<kHeads>(
-      [&](auto h) { ForEachConstant<kVectors>([&](auto j) { sum[h][j] = Zero(); }); });
-  for (std::int64_t i = 0; i < count; ++i) {
-    const Act* latent = cursor.Next() + c;
-    Vec values[kVectors];
-    ForEachConstant<kVectors>([&](auto j) {
-      values[j] = j + 1 < kVectors ? Load(latent + j * kLanes) : LoadUpTo(latent + j * kLanes, n);
-    });
-    ForEachConstant<kHeads>([&](auto h) {
-      const Vec probability = Set1(probabilities[h * args.split + i]);
-      ForEachConstant<kVectors>([&](auto j) { sum[h][j] = sum[h][j] + probability * values[j]; });
-    });
-  }
-  ForEachConstant<kHeads>([&](auto h) {
-    ForEachConstant<kVectors>(
-        [&](auto j) { Store(sum[h][j], out + h * out_stride + c + j * kLanes); });
-  });
-}
-
-/// The largest of `count` >= 1 scores; any of them if one is NaN, which makes the output NaN.
-inline float LargestScore(const float* scores, std::int64_t count) {
-  float lanes[kLanes];
-  const float* candidates = scores;
-  if (count > kLanes) {
-    Vec largest = Load(scores + count - kLanes);
-    for (std::int64_t i = 0; i + kLanes < count; i += kLanes) {
-      largest = Max(largest, Load(scores + i));
-    }
-    Store(largest, lanes);
-    candidates = lanes;
-    count = kLanes;
-  }
-  float largest = candidates[0];
-  for (std::int64_t i = 1; i < count; ++i) {
-    largest = candidates[i] > largest ? candidates[i] : largest;
-  }
-  return largest;
-}
-
-/// scores -> exp(scores - max), returns their sum; the maximum in *max.
-inline float ExpOfScores(float* scores, std::int64_t count, float* max) {
-  *max = LargestScore(scores, count);
-  const Vec offset = Set1(*max);
-  return SumVectors(count, [&](std::int64_t i, std::int64_t n) {
-    // exp of the lanes beyond the end is not zero: store, then read back with zeros.
-    StoreUpTo(ExpOf(LoadUpTo(scores + i, n) - offset), scores + i, n);
-    return LoadUpTo(scores + i, n);
-  });
-}
-
-/// What the parts so far gave for one head: out holds the weighted sum for probabilities relative
-/// to exp(max), `total` the sum of those.
+/// What the parts so far gave for one head of a row: out holds the weighted sum for probabilities
+/// relative to exp(max), `total` the sum of those.
 struct SoftmaxSum {
   float max;
   float total;
@@ -152,75 +24,243 @@ inline void MergePart(std::int64_t count, SoftmaxSum part, const float* part_out
   sum->max = merged_max;
 }
 
-/// Positions begin .. begin + count - 1 for kHeads heads from `head` on.
-template <int kHeads, typename Act>
-void AttendPart(const MlaAttentionArgs<Act>& args, std::int64_t head, std::int64_t begin,
-                std::int64_t count, float* probabilities, float* part_out, SoftmaxSum* sums) {
-  const std::int64_t padded = RoundUp<std::int64_t>(args.rank, kLanes);
-  CacheCursor<Act> cursor(args, begin);
-  constexpr int kPositions = kMlaHeads * kMlaPositions / kHeads;  // as many sums as registers hold
+/// A call and its scratch. The heads of all rows, row after row, are its "queries".
+template <typename Act>
+struct MlaCall {
+  explicit MlaCall(const MlaAttentionArgs<Act>& arguments)
+      : args(arguments),
+        stride(MlaScoreStride(arguments.split)),
+        padded_rank(RoundUp<std::int64_t>(arguments.rank, kLanes)),
+        positions(reinterpret_cast<const Act**>(arguments.scratch)),
+        scores(arguments.scratch + 2 * stride),
+        part_out(scores + kMlaHeads * stride),
+        sums(reinterpret_cast<SoftmaxSum*>(part_out + kMlaHeads * padded_rank)) {}
+
+  /// Positions from `begin` on that a row sees in their part; < 1 if it sees none.
+  std::int64_t Visible(std::int64_t row, std::int64_t begin) const {
+    const std::int64_t left = args.num_positions + row - begin;
+    return left < args.split ? left : args.split;
+  }
+
+  const MlaAttentionArgs<Act>& args;
+  std::int64_t stride;  // between the scores of queries: a whole number of blocks of positions
+  std::int64_t padded_rank;
+  const Act** positions;  // [stride]: cached rows of the part
+  float* scores;          // [kMlaHeads][stride], later probabilities
+  float* part_out;        // [kMlaHeads][padded_rank]
+  SoftmaxSum* sums;       // [queries]
+};
+
+/// call.positions = the cached rows of `count` positions from `begin` on. The last one stands for
+/// those that are missing in its block.
+template <typename Act>
+inline void FindPositions(const MlaCall<Act>& call, std::int64_t begin, std::int64_t count) {
+  const MlaAttentionArgs<Act>& args = call.args;
+  const std::int64_t width = args.rank + args.extra;
+  std::int64_t page = begin / args.page_tokens;
+  std::int64_t token = begin % args.page_tokens;
   std::int64_t i = 0;
-  for (; i + kPositions <= count; i += kPositions) {
-    ScorePositions<kHeads, kPositions>(args, head, cursor, probabilities + i);
+  while (i < count) {
+    const Act* row = args.cache + (args.page_table[page] * args.page_tokens + token) * width;
+    for (; token < args.page_tokens && i < count; ++token, row += width) call.positions[i++] = row;
+    token = 0;
+    ++page;
   }
-  for (; i < count; ++i) ScorePositions<kHeads, 1>(args, head, cursor, probabilities + i);
-  SoftmaxSum parts[kHeads];
-  for (int h = 0; h < kHeads; ++h) {
-    parts[h].total = ExpOfScores(probabilities + h * args.split, count, &parts[h].max);
-  }
+  for (; i % kMlaScoreBlock != 0; ++i) call.positions[i] = call.positions[count - 1];
+}
 
+/// sum[h * kCount + i] += one vector of query h times the same columns of position i. Inlined, or
+/// the sums would live in memory.
+template <int kHeads, int kCount, typename Query, typename Act>
+MEGALITH_INLINE void AddScores(const Query* const (&queries)[kHeads],
+                               const Act* const (&positions)[kCount], std::int64_t query_column,
+                               std::int64_t column, std::int64_t n, Vec (&sum)[kHeads * kCount]) {
+  Vec query[kHeads];
+  ForEachConstant<kHeads>(
+      [&](auto h) MEGALITH_INLINE_LAMBDA { query[h] = LoadUpTo(queries[h] + query_column, n); });
+  ForEachConstant<kCount>([&](auto i) MEGALITH_INLINE_LAMBDA {
+    const Vec key = LoadUpTo(positions[i] + column, n);
+    ForEachConstant<kHeads>([&](auto h) MEGALITH_INLINE_LAMBDA {
+      Vec& sum_here = sum[h * kCount + i];
+      sum_here = sum_here + query[h] * key;
+    });
+  });
+}
+
+/// Scores, not yet scaled, of kCount positions from `first` on for kHeads queries; together, so
+/// that their additions overlap and a cached row is widened once.
+template <int kHeads, int kCount, typename Act>
+inline void ScorePositions(const MlaCall<Act>& call, const float* const (&latent_queries)[kHeads],
+                           const Act* const (&extra_queries)[kHeads], std::int64_t first) {
+  const MlaAttentionArgs<Act>& args = call.args;
+  const Act* positions[kCount];
+  Vec sum[kHeads * kCount];
+  ForEachConstant<kCount>([&](auto i)
+                              MEGALITH_INLINE_LAMBDA { positions[i] = call.positions[first + i]; });
+  ForEachConstant<kHeads * kCount>([&](auto i) MEGALITH_INLINE_LAMBDA { sum[i] = Zero(); });
+  ForEachVector(args.rank, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+    AddScores<kHeads, kCount>(latent_queries, positions, c, c, n, sum);
+  });
+  ForEachVector(args.extra, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+    AddScores<kHeads, kCount>(extra_queries, positions, c, args.rank + c, n, sum);
+  });
+  float dots[kHeads * kCount];
+  SumLanesOf(sum, dots);
+  ForEachConstant<kHeads>([&](auto h) MEGALITH_INLINE_LAMBDA {
+    std::memcpy(call.scores + h * call.stride + first, dots + h * kCount, kCount * sizeof(float));
+  });
+}
+
+/// scores -> exp(scores - max), returns their sum; the maximum in *max. count >= 1. If a score is
+/// NaN, so is the sum.
+inline float ExpOfScores(float* scores, std::int64_t count, float* max) {
+  const std::int64_t whole = count / kLanes * kLanes;
+  const std::int64_t rest = count - whole;
+  Vec largest = Set1(-std::numeric_limits<float>::infinity());
+  for (std::int64_t i = 0; i < whole; i += kLanes) largest = Max(largest, Load(scores + i));
+  if (rest > 0) largest = Max(largest, SelectFirst(rest, LoadN(scores + whole, rest), largest));
+  *max = MaxLanes(largest);
+  const Vec offset = Set1(*max);
+  Vec sum = Zero();
+  ForEachBlock(whole, [&](std::int64_t i, auto block) MEGALITH_INLINE_LAMBDA {
+    const auto p = ExpOf(LoadBlock(scores + i, block) - offset);
+    StoreBlock(p, scores + i, block);
+    AddInOrder(sum, p);
+  });
+  if (rest > 0) {
+    const Vec p = ExpOf(LoadN(scores + whole, rest) - offset);
+    StoreN(p, scores + whole, rest);
+    sum = sum + SelectFirst(rest, p, Zero());
+  }
+  return SumLanes(sum);
+}
+
+/// part_out[h][c ..] = sum over the positions first .. end - 1 of the part of probability * latent,
+/// for kHeads queries and kVectors vectors of channels from `c` on, of whose last vector n elements
+/// exist. Goes on with what is there if first > 0. `scores` and `part_out` are of the first query.
+template <int kHeads, int kVectors, typename Act>
+inline void WeightLatents(const MlaCall<Act>& call, const float* scores, std::int64_t first,
+                          std::int64_t end, std::int64_t c, std::int64_t n, float* part_out) {
+  Vec sum[kHeads][kVectors];
+  ForEachConstant<kHeads>([&](auto h) MEGALITH_INLINE_LAMBDA {
+    ForEachConstant<kVectors>([&](auto j) MEGALITH_INLINE_LAMBDA {
+      sum[h][j] = first == 0 ? Zero() : Load(part_out + h * call.padded_rank + c + j * kLanes);
+    });
+  });
+  for (std::int64_t i = first; i < end; ++i) {
+    const Act* latent = call.positions[i] + c;
+    Vec values[kVectors];
+    ForEachConstant<kVectors>([&](auto j) MEGALITH_INLINE_LAMBDA {
+      values[j] = j + 1 < kVectors ? Load(latent + j * kLanes) : LoadUpTo(latent + j * kLanes, n);
+    });
+    ForEachConstant<kHeads>([&](auto h) MEGALITH_INLINE_LAMBDA {
+      const Vec probability = Set1(scores[h * call.stride + i]);
+      ForEachConstant<kVectors>(
+          [&](auto j) MEGALITH_INLINE_LAMBDA { sum[h][j] = sum[h][j] + probability * values[j]; });
+    });
+  }
+  ForEachConstant<kHeads>([&](auto h) MEGALITH_INLINE_LAMBDA {
+    ForEachConstant<kVectors>([&](auto j) MEGALITH_INLINE_LAMBDA {
+      Store(sum[h][j], part_out + h * call.padded_rank + c + j * kLanes);
+    });
+  });
+}
+
+/// WeightLatents for all channels.
+template <int kHeads, typename Act>
+inline void WeightAllLatents(const MlaCall<Act>& call, const float* scores, std::int64_t first,
+                             std::int64_t end, float* part_out) {
   std::int64_t c = 0;
-  for (; c + kLatentVectors * kLanes <= args.rank; c += kLatentVectors * kLanes) {
-    WeightLatents<kHeads, kLatentVectors>(args, begin, count, probabilities, c,
-                                          std::int64_t{kLanes}, part_out, padded);
+  for (; c + kLatentVectors * kLanes <= call.args.rank; c += kLatentVectors * kLanes) {
+    WeightLatents<kHeads, kLatentVectors>(call, scores, first, end, c, std::int64_t{kLanes},
+                                          part_out);
   }
-  for (; c < args.rank; c += kLanes) {
-    const std::int64_t n = args.rank - c < kLanes ? args.rank - c : kLanes;
-    WeightLatents<kHeads, 1>(args, begin, count, probabilities, c, n, part_out, padded);
+  for (; c < call.args.rank; c += kLanes) {
+    const std::int64_t left = call.args.rank - c;
+    WeightLatents<kHeads, 1>(call, scores, first, end, c, left < kLanes ? left : kLanes, part_out);
+  }
+}
+
+/// The part from position `begin` on for kHeads queries from `query` on.
+template <int kHeads, typename Act>
+void AttendPart(const MlaCall<Act>& call, std::int64_t query, std::int64_t begin) {
+  const MlaAttentionArgs<Act>& args = call.args;
+  const float* latent_queries[kHeads];
+  const Act* extra_queries[kHeads];
+  float* out[kHeads];
+  std::int64_t visible[kHeads];
+  for (int h = 0; h < kHeads; ++h) {
+    const std::int64_t row = (query + h) / args.heads;
+    const std::int64_t head = (query + h) % args.heads;
+    latent_queries[h] =
+        args.latent_query + row * args.latent_query_row_stride + head * args.latent_query_stride;
+    extra_queries[h] =
+        args.extra_query + row * args.extra_query_row_stride + head * args.extra_query_stride;
+    out[h] = args.out + row * args.out_row_stride + head * args.out_stride;
+    visible[h] = call.Visible(row, begin);
+  }
+  constexpr int kPositions = kMlaHeads * kMlaPositions / kHeads;  // as many sums as registers hold
+  static_assert(kMlaScoreBlock % kPositions == 0);
+  const std::int64_t common = visible[0];
+  const std::int64_t most = visible[kHeads - 1];
+  for (std::int64_t i = 0; i < most; i += kPositions) {
+    ScorePositions<kHeads, kPositions>(call, latent_queries, extra_queries, i);
+  }
+  SoftmaxSum parts[kHeads];
+  const Vec scale = Set1(args.scale);
+  for (int h = 0; h < kHeads; ++h) {
+    float* scores = call.scores + h * call.stride;
+    for (std::int64_t i = 0; i < most; i += kLanes) Store(Load(scores + i) * scale, scores + i);
+    parts[h].total = ExpOfScores(scores, visible[h], &parts[h].max);
   }
 
+  // What all of them see, then what later rows see beside it.
+  WeightAllLatents<kHeads>(call, call.scores, 0, common, call.part_out);
   for (int h = 0; h < kHeads; ++h) {
-    float* out = args.out + (head + h) * args.out_stride;
+    float* part_out = call.part_out + h * call.padded_rank;
+    if (visible[h] > common) {
+      WeightAllLatents<1>(call, call.scores + h * call.stride, common, visible[h], part_out);
+    }
+    SoftmaxSum& sum = call.sums[query + h];
     if (begin == 0) {
-      sums[head + h] = parts[h];
-      std::memcpy(out, part_out + h * padded, static_cast<std::size_t>(args.rank) * sizeof(float));
+      sum = parts[h];
+      std::memcpy(out[h], part_out, static_cast<std::size_t>(args.rank) * sizeof(float));
     } else {
-      MergePart(args.rank, parts[h], part_out + h * padded, &sums[head + h], out);
+      MergePart(args.rank, parts[h], part_out, &sum, out[h]);
     }
   }
 }
 
-/// AttendPart for the heads from `head` on, kHeads at a time while there are as many.
+/// AttendPart for the queries from `query` on, kHeads at a time while there are as many.
 template <int kHeads, typename Act>
-inline void AttendPartByHeads(const MlaAttentionArgs<Act>& args, std::int64_t head,
-                              std::int64_t begin, std::int64_t count, float* probabilities,
-                              float* part_out, SoftmaxSum* sums) {
-  for (; head + kHeads <= args.heads; head += kHeads) {
-    AttendPart<kHeads>(args, head, begin, count, probabilities, part_out, sums);
-  }
-  if constexpr (kHeads > 1) {
-    AttendPartByHeads<kHeads / 2>(args, head, begin, count, probabilities, part_out, sums);
-  }
+inline void AttendPartByHeads(const MlaCall<Act>& call, std::int64_t query, std::int64_t begin) {
+  const std::int64_t queries = call.args.rows * call.args.heads;
+  for (; query + kHeads <= queries; query += kHeads) AttendPart<kHeads>(call, query, begin);
+  if constexpr (kHeads > 1) AttendPartByHeads<kHeads / 2>(call, query, begin);
 }
 
-/// Parts outside, heads inside: a part of the cache is read from memory once for all heads.
+/// Parts outside, queries inside: a part of the cache is read from memory once for all heads of all
+/// rows.
 template <typename Act>
 void MlaAttention(const MlaAttentionArgs<Act>& args) {
   static_assert(kMlaHeads <= kMaxMlaHeadsAtOnce);
-  float* probabilities = args.scratch;
-  float* part_out = probabilities + kMlaHeads * args.split;
-  auto* sums = reinterpret_cast<SoftmaxSum*>(part_out +
-                                             kMlaHeads * RoundUp<std::int64_t>(args.rank, kLanes));
-  for (std::int64_t begin = 0; begin < args.num_positions; begin += args.split) {
-    const std::int64_t left = args.num_positions - begin;
-    const std::int64_t count = left < args.split ? left : args.split;
-    AttendPartByHeads<kMlaHeads>(args, 0, begin, count, probabilities, part_out, sums);
+  const MlaCall<Act> call(args);
+  const std::int64_t num_positions = args.num_positions + args.rows - 1;  // of the last row
+  for (std::int64_t begin = 0; begin < num_positions; begin += args.split) {
+    FindPositions(call, begin, call.Visible(args.rows - 1, begin));
+    // The first rows may have seen everything.
+    const std::int64_t done = begin < args.num_positions ? 0 : begin - args.num_positions + 1;
+    AttendPartByHeads<kMlaHeads>(call, done * args.heads, begin);
   }
-  for (std::int64_t head = 0; head < args.heads; ++head) {
-    float* out = args.out + head * args.out_stride;
-    ForEachVector(args.rank, [&](std::int64_t j, std::int64_t n) {
-      StoreUpTo(LoadUpTo(out + j, n) / Set1(sums[head].total), out + j, n);
-    });
+  const SoftmaxSum* sum = call.sums;
+  for (std::int64_t row = 0; row < args.rows; ++row) {
+    for (std::int64_t head = 0; head < args.heads; ++head) {
+      float* out = args.out + row * args.out_row_stride + head * args.out_stride;
+      const Vec total = Set1((sum++)->total);
+      ForEachVector(args.rank, [&](std::int64_t j, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+        StoreUpTo(LoadUpTo(out + j, n) / total, out + j, n);
+      });
+    }
   }
 }
 

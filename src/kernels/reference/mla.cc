@@ -71,7 +71,14 @@ void AttendHead(const MlaAttentionArgs<Act>& args, std::int64_t head) {
 
 template <typename Act>
 void MlaAttention(const MlaAttentionArgs<Act>& args) {
-  for (std::int64_t head = 0; head < args.heads; ++head) AttendHead(args, head);
+  for (std::int64_t row = 0; row < args.rows; ++row) {
+    MlaAttentionArgs<Act> of_row = args;
+    of_row.latent_query += row * args.latent_query_row_stride;
+    of_row.extra_query += row * args.extra_query_row_stride;
+    of_row.num_positions += row;
+    of_row.out += row * args.out_row_stride;
+    for (std::int64_t head = 0; head < args.heads; ++head) AttendHead(of_row, head);
+  }
 }
 
 template void MlaAttention<Bf16>(const MlaAttentionArgs<Bf16>&);
