@@ -37,6 +37,8 @@ const Machine kSmall = {"small", Linear(1.0, 0.03), Linear(1.8, 0.03)};
 const Machine kSlowDrafter = {"slow_drafter", Linear(1.0, 0.05), Linear(0.2, 0.15)};
 /// Row buckets of 1, 2, 4 and 8.
 const Machine kStairs = {"stairs", {1.0, 1.1, 1.3, 1.3, 1.7, 1.7, 1.7, 1.7}, Linear(0.1, 0.0)};
+/// Rows are bound by arithmetic: half of all there is in a step.
+const Machine kArithmetic = {"arithmetic", Linear(1.0, 0.45), Linear(0.3, 0.12)};
 const Machine kFree = {"free", Linear(1.0, 0.15), Linear(0.0, 0.0)};
 const std::vector<Machine> kMachines = {kDense, kMoe, kSparseMoe, kSmall, kSlowDrafter, kStairs};
 
@@ -247,6 +249,30 @@ TEST(DraftController, NoisyMachinesAreJudgedWithCare) {
     EXPECT_GT(MeanRate(machine, Accepting(0.95), {}),
               0.93 * BestFixedRate(machine, Accepting(0.95), {}))
         << machine.name;
+  }
+}
+
+// Many short texts on a machine that is busy with other things, at times more than at others: what
+// plain steps cost must not sink beside kinds of steps that are seen less often.
+TEST(DraftController, ABusyMachineIsNoReasonToGiveUpDrafting) {
+  for (Machine machine : {kMoe, kArithmetic}) {
+    const double alone = MeanRate(machine, Accepting(0.95), {.tokens = 192});
+    machine.accidents = 0.15;
+    machine.noise = 0.1;
+    StepCosts costs(kMaxDrafts);
+    double last_rates = 0.0;
+    for (unsigned text = 0; text < 200; ++text) {
+      machine.level = [text](std::int64_t) { return text % 3 == 0 ? 0.08 : 0.05; };
+      // Every other text is one that drafts do not help.
+      const Drafter drafter = Accepting(text % 2 == 0 ? 0.0 : 0.95);
+      const Outcome run = Simulate(machine, drafter, {.tokens = 192, .seed = text + 1}, &costs);
+      if (text >= 100 && text % 2 == 1) last_rates += run.rate() / 50;
+    }
+    EXPECT_GT(last_rates, 0.85 * alone) << machine.name;
+    for (std::int32_t drafts : {1, 7}) {
+      const double cost = machine.rows[static_cast<std::size_t>(drafts)];
+      EXPECT_LT(costs.Rows(drafts) / costs.Rows(0), 1.5 * cost) << machine.name << ", " << drafts;
+    }
   }
 }
 

@@ -25,6 +25,8 @@ constexpr double kDoubt = 4.0;
 constexpr double kRowGuess = 0.03;
 constexpr double kDraftingGuess = 0.2;
 constexpr std::int32_t kEnoughRecords = 3;
+/// A kind seen so often has its cost: surprises are then a matter of the level alone.
+constexpr std::int64_t kSettledRecords = 16;
 /// Gains that later tries may lose again, in plain steps.
 constexpr double kMostStepsGained = 100.0;
 
@@ -137,6 +139,7 @@ void StepCosts::Record(std::int32_t num_drafts, std::int32_t num_requested, doub
     level->variance *= doubt;
     const double added = (doubt - 1.0) * cost_variance * Square(sum);
     for (std::size_t summand : summands) {
+      if (costs_[summand].num_believed >= kSettledRecords) continue;
       Covariance(summand, summand) += added / static_cast<double>(summands.size());
     }
     if (error > 0.0) return;
