@@ -20,6 +20,7 @@
 #include "exec/packed_cache.h"
 #include "exec/reference/interpreter.h"
 #include "fabric/agreement.h"
+#include "kernels/numerics_revision.h"
 #include "program/compile/compile.h"
 #include "program/compile/layout_choice.h"
 #include "program/exchange.h"
@@ -423,10 +424,11 @@ std::string Engine::Describe() const {
 Result<std::string> Engine::StateIdentity() const {
   MEGALITH_ASSIGN_OR_RETURN(const exec::PackedCacheKey key, exec::MakeCheckpointKey(checkpoint_));
   const program::StateLayout& state = programs_.front()->state;
-  const std::string settings = fmt::format(
-      "{} {} {} {} {} {}{}", isa_name_, DTypeName(options_.activation_dtype),
-      program::DenseFormatsText(options_.dense), options_.lora_norm_uses_rms_eps, state.page_tokens,
-      state.draft_positions, options_.fast_prefill ? " fast prefill" : "");
+  const std::string settings =
+      fmt::format("{} {} {} {} {} {} {}{}", kernels::kNumericsRevision, isa_name_,
+                  DTypeName(options_.activation_dtype), program::DenseFormatsText(options_.dense),
+                  options_.lora_norm_uses_rms_eps, state.page_tokens, state.draft_positions,
+                  options_.fast_prefill ? " fast prefill" : "");
   return fmt::format("{:016x}{:016x}{:016x}", key[0], key[1],
                      XXH3_64bits(settings.data(), settings.size()));
 }

@@ -1,8 +1,14 @@
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include <map>
 
 #include "engine/generate.h"
+#include "exec/snapshot.h"
+#include "kernels/kernel_table.h"
+#include "kernels/numerics_revision.h"
 
 namespace megalith::engine {
 namespace {
@@ -147,6 +153,43 @@ TEST(EngineLoad, FastPrefillIsSaidAndRefusedWhereItCannotBe) {
   EXPECT_NE(*of_fast, *of_exact);
   // The one-row Program is the same.
   EXPECT_EQ(fast->program_hash(), exact->program_hash());
+}
+
+/// Of everything that a snapshot after the prompt holds.
+std::uint64_t HashOfState(Engine& engine) {
+  Sequence sequence(engine, 0);
+  MustGenerate(sequence, kPrompt, {.max_tokens = 1});
+  const auto snapshot = engine.executor().Save(0);
+  if (!snapshot) {
+    ADD_FAILURE() << snapshot.error().message;
+    return 0;
+  }
+  std::uint64_t hash = 0;
+  for (const std::span<const std::byte> part : (*snapshot)->Contents()) {
+    hash = XXH3_64bits_withSeed(part.data(), part.size(), hash);
+  }
+  return hash;
+}
+
+TEST(EngineLoad, BitsOfAStateBelongToARevision) {
+  // Whoever has to change a hash raises the revision.
+  ASSERT_EQ(kernels::kNumericsRevision, 2);
+  constexpr std::uint64_t kSplitPairs = 1356788233209209723U;
+  constexpr std::uint64_t kTiles = 3843504151363477723U;
+  const std::map<kernels::Isa, std::uint64_t> expected = {
+      {kernels::Isa::kPortable, kSplitPairs}, {kernels::Isa::kAvx2, kSplitPairs},
+      {kernels::Isa::kAvx512, kSplitPairs},   {kernels::Isa::kAvx512Bf16, 14630688660502611821U},
+      {kernels::Isa::kAmx, kTiles},           {kernels::Isa::kAmxEmulated, kTiles}};
+  for (const auto& [isa, hash] : expected) {
+    EngineOptions options{.num_workers = 2, .max_positions = 256};
+    options.isa = isa;
+    const auto engine = Engine::Load(kNano, options);
+    if (!engine) {
+      std::printf("not on this machine: %s\n", std::string(kernels::IsaName(isa)).c_str());
+      continue;
+    }
+    EXPECT_EQ(HashOfState(**engine), hash) << kernels::IsaName(isa);
+  }
 }
 
 TEST(Generate, FastPrefillGoesOnWithSingleRows) {
