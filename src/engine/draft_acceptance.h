@@ -37,6 +37,9 @@ class DraftAcceptance {
   void Record(std::span<const float> confidence, std::int32_t num_drafts,
               std::int32_t num_accepted);
 
+  /// First drafts that were judged, as far as they are remembered.
+  double num_judged() const { return positions_.empty() ? 0.0 : positions_.front().seen; }
+
   /// Fades all that was learnt to the weight of at most one draft each, so that the next few
   /// decide.
   void Doubt();

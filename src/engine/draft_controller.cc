@@ -11,20 +11,34 @@ namespace {
 
 /// Blocks that the choice of the request looks back at.
 constexpr std::size_t kBlocks = 32;
-/// Rounds with drafts in the try at the start and in a probe.
-constexpr std::int32_t kFirstTryRounds = 3;
+/// Rounds that request drafts in a probe.
 constexpr std::int32_t kProbeRounds = 2;
 /// What a probe assumes of every draft at least, so that it verifies enough of them to find out.
 constexpr double kHopefulChance = 0.8;
 /// A request of another size must be better by this.
 constexpr double kRequestMargin = 1.01;
-/// Above this speed-up the cost of plain steps need not be known precisely, and is measured so many
-/// times more seldom.
-constexpr double kClearSpeedup = 1.5;
+/// Plain steps are measured so many times sooner as long as it is not known what drafting costs as
+/// it is done now, and so many times later where the speed-up is clear, and where it is safe and
+/// the costs well known.
+constexpr std::int32_t kUnknownHaste = 4;
 constexpr std::int32_t kClearPatience = 4;
-constexpr std::int32_t kPlainRounds = 2;  // the first of them still verifies what was requested
+constexpr double kClearSpeedup = 1.5;
+constexpr std::int32_t kKnownPatience = 8;
+constexpr double kSafeSpeedup = 1.1;
+/// Where drafting has gained over all sequences, a sequence waits so many times less for a probe.
+constexpr double kGainsGenerosity = 8.0;
+constexpr double kClearGain = 10.0;  // plain steps
+/// The first of them may still verify what was requested.
+constexpr std::int32_t kPlainRounds = static_cast<std::int32_t>(StepCosts::kPlainSteps) + 1;
 constexpr std::int32_t kFirstPlainInterval = 16;
-constexpr std::int32_t kLongestPlainInterval = 512;
+constexpr std::int32_t kLongestPlainInterval = 128;
+/// Rounds with drafts of a sequence that others learn from: few, or those that gain would outnumber
+/// those that gave up early.
+constexpr std::int64_t kSharedRounds = 4;
+/// Gains that later tries may lose again, in plain steps.
+constexpr double kMostStepsGained = 100.0;
+
+constexpr std::string_view kDoNotPay = "drafts do not pay";
 
 /// Finds where to cut a block, one draft after the other.
 struct Cut {
@@ -50,24 +64,21 @@ struct Cut {
 
 }  // namespace
 
-DraftController::DraftController(const DraftControllerOptions& options, StepCosts& costs)
+DraftController::DraftController(const DraftControllerOptions& options, DraftExperience& experience)
     : options_(options),
-      costs_(costs),
-      acceptance_(options.max_drafts),
+      experience_(experience),
+      costs_(experience.costs),
+      acceptance_(experience.acceptance),
       blocks_(kBlocks),
       request_(options.max_drafts),
-      probe_rounds_left_(kFirstTryRounds),
       plain_interval_(kFirstPlainInterval) {
-  MEGALITH_CHECK(options.max_drafts >= 0 && options.max_drafts <= costs.max_drafts());
+  MEGALITH_CHECK(options.max_drafts >= 0 && options.max_drafts <= costs_.max_drafts());
   const auto max_drafts = static_cast<std::size_t>(options.max_drafts);
   statistics_.position_proposed.resize(max_drafts);
   statistics_.position_accepted.resize(max_drafts);
   statistics_.rounds_by_drafts.resize(max_drafts + 1);
-  row_costs_.resize(max_drafts + 1);
+  acceptance_.Doubt();
   ForgetBlocks();
-  if (costs_.StepsLost(options.request_costs) > 0.0) mode_ = Mode::kOff;
-  const bool tries = options.max_drafts > 0 && !options.fixed_drafts && mode_ == Mode::kProbing;
-  statistics_.probes = tries ? 1 : 0;
 }
 
 DraftPlan DraftController::Plan(std::int32_t available, std::span<const float> confidence) {
@@ -78,17 +89,22 @@ DraftPlan DraftController::Plan(std::int32_t available, std::span<const float> c
     const std::int32_t fixed = std::clamp(*options_.fixed_drafts, 0, options_.max_drafts);
     return Planned(std::min(fixed, available), fixed, "fixed number");
   }
-  // Without it, nothing can be compared with a plain step.
-  if (!costs_.KnowsRows(0)) {
-    return Planned(0, options_.request_costs ? 0 : options_.max_drafts, "measuring plain steps");
-  }
-  for (std::int32_t v = 0; v <= options_.max_drafts; ++v) {
-    row_costs_[static_cast<std::size_t>(v)] = costs_.Rows(v) / costs_.Rows(0);
+  // Most rounds of a sequence that does not draft: they are to cost nothing here.
+  if (mode_ == Mode::kOff && options_.request_costs && available == 0 && !MayProbe()) {
+    return Planned(0, 0, kDoNotPay);
   }
   const Policy best = BestPolicy(0.0);
   rate_ = std::max(best.rate, 1.0);
   statistics_.expected_speedup = best.rate;
+  if (mode_ == Mode::kNew) Begin(best);
   return options_.request_costs ? PlanPaid(available, best) : PlanFree(available);
+}
+
+/// A sequence of which nothing is known yet.
+void DraftController::Begin(const Policy& best) {
+  mode_ = Mode::kOff;
+  const bool gains = experience_.acceptance.num_judged() > 0.0 && best.rate > 1.0 + options_.margin;
+  if (gains && experience_.steps_lost <= 0.0) SwitchOn();
 }
 
 DraftPlan DraftController::PlanPaid(std::int32_t available, const Policy& best) {
@@ -97,23 +113,29 @@ DraftPlan DraftController::PlanPaid(std::int32_t available, const Policy& best) 
     // A round that asked for drafts and got none counts too, or a probe might never end.
     const bool answered = available > 0 || statistics_.last_plan.request > 0;
     if (probe_rounds_left_ > 0 && answered) --probe_rounds_left_;
-    const std::int32_t verify = BestCut(kHopefulChance);
+    const std::int32_t verify = std::min(std::max(BestCut(kHopefulChance), 1), available);
     if (probe_rounds_left_ > 0) {
       return Planned(verify, BestPolicy(kHopefulChance).request, "trying drafts");
     }
-    if (best.rate > 1.0 + options_.margin) {
+    const bool gains = best.rate > 1.0 + options_.margin;
+    if (gains && costs_.Knows(verify, best.request)) {
       SwitchOn();
     } else if (available > 0) {
       return Planned(verify, 0, "last drafts of a try");
+    } else if (plain_rounds_left_ > 0) {
+      --plain_rounds_left_;
+      return Planned(0, 0, "measuring plain steps");
+    } else if (gains) {
+      SwitchOn();
     } else {
       SwitchOff();
     }
-  } else if (mode_ == Mode::kOn && best.rate < 1.0) {
+  } else if (mode_ == Mode::kOn && best.rate <= 1.0) {
     SwitchOff();
   }
   const std::int32_t verify = BestCut(0.0);
-  if (mode_ == Mode::kOff) return Planned(verify, 0, "drafts do not pay");
-  if (TakesPlainRound()) return Planned(verify, 0, "measuring plain steps");
+  if (mode_ == Mode::kOff) return Planned(verify, 0, kDoNotPay);
+  if (TakesPlainRound(verify, best.request)) return Planned(verify, 0, "measuring plain steps");
   request_ = best.request;
   return Planned(verify, request_, "drafts pay");
 }
@@ -129,8 +151,8 @@ DraftPlan DraftController::PlanFree(std::int32_t available) {
   const std::int32_t verify = BestCut(0.0);
   if (verify > 0 && mode_ != Mode::kOn) SwitchOn();
   if (verify == 0 && mode_ != Mode::kOff) SwitchOff();
-  if (mode_ == Mode::kOff) return Planned(0, request, "drafts do not pay");
-  if (TakesPlainRound()) return Planned(0, request, "measuring plain steps");
+  if (mode_ == Mode::kOff) return Planned(0, request, kDoNotPay);
+  if (TakesPlainRound(verify, 0)) return Planned(0, request, "measuring plain steps");
   return Planned(verify, request, "drafts pay");
 }
 
@@ -156,17 +178,24 @@ void DraftController::Record(const RoundRecord& round) {
   }
 
   acceptance_.Record(proposal_, num_drafts, num_accepted);
+  const std::int64_t drafted_rounds = statistics_.rounds - statistics_.rounds_by_drafts[0];
+  if (num_drafts > 0 && drafted_rounds <= kSharedRounds && !options_.fixed_drafts) {
+    experience_.acceptance.Record(proposal_, num_drafts, num_accepted);
+  }
   const std::int32_t paid = options_.request_costs ? requested : 0;
-  costs_.Record(num_drafts, paid, round.seconds, &level_);
+  costs_.Record(num_drafts, paid, round.seconds, &waiting_);
 
   const bool plain = num_drafts == 0 && paid == 0;
   rounds_since_plain_ = plain ? 0 : rounds_since_plain_ + 1;
   if (!plain) {
     // By the estimates, not by the clock: one slow step must not put off the next probe.
-    const double cost = (costs_.Rows(num_drafts) + costs_.Drafting(paid)) / costs_.Rows(0);
-    Lose(cost - (1 + num_accepted));
+    Lose(costs_.Rows(num_drafts) + costs_.Drafting(paid) - (1 + num_accepted));
   } else if (mode_ == Mode::kOff) {
     Lose(-options_.probe_share);
+    // What others have gained is there to be spent.
+    if (experience_.steps_lost < -kClearGain) {
+      steps_lost_ -= (kGainsGenerosity - 1.0) * options_.probe_share;
+    }
   }
 }
 
@@ -206,7 +235,8 @@ DraftController::Policy DraftController::BestPolicy(double least_chance) const {
     Cut cut;
     for (std::size_t k = 0; k < max_drafts; ++k) {
       if (k < block.size() || extends) {
-        cut.Extend(static_cast<std::int32_t>(k) + 1, chances[k], row_costs_[k + 1], rate_);
+        cut.Extend(static_cast<std::int32_t>(k) + 1, chances[k],
+                   costs_.Rows(static_cast<std::int32_t>(k) + 1), rate_);
       }
       tokens[k] += cut.tokens;
       cost[k] += cut.row_cost;
@@ -214,8 +244,7 @@ DraftController::Policy DraftController::BestPolicy(double least_chance) const {
   }
   const auto rate_of = [&](std::int32_t request) {
     const auto k = static_cast<std::size_t>(request) - 1;
-    const double drafting =
-        options_.request_costs ? costs_.Drafting(request) / costs_.Rows(0) : 0.0;
+    const double drafting = options_.request_costs ? costs_.Drafting(request) : 0.0;
     return tokens[k] / (cost[k] + static_cast<double>(num_blocks) * drafting);
   };
   Policy best{.request = request_, .rate = rate_of(request_)};
@@ -234,24 +263,27 @@ std::int32_t DraftController::BestCut(double least_chance) const {
   FillChances(proposal_, least_chance, chances);
   Cut cut;
   for (std::size_t k = 0; k < proposal_.size(); ++k) {
-    cut.Extend(static_cast<std::int32_t>(k) + 1, chances[k], row_costs_[k + 1], rate_);
+    cut.Extend(static_cast<std::int32_t>(k) + 1, chances[k],
+               costs_.Rows(static_cast<std::int32_t>(k) + 1), rate_);
   }
   return cut.num_drafts;
 }
 
 bool DraftController::MayProbe() const {
-  return mode_ == Mode::kOff && steps_lost_ <= 0.0 &&
-         costs_.StepsLost(options_.request_costs) <= 0.0;
+  return mode_ == Mode::kOff && steps_lost_ <= 0.0 && experience_.steps_lost <= 0.0;
 }
 
 void DraftController::Lose(double steps) {
   steps_lost_ += steps;
-  if (!options_.fixed_drafts) costs_.AddStepsLost(options_.request_costs, steps);
+  if (options_.fixed_drafts) return;
+  experience_.steps_lost = std::max(experience_.steps_lost + steps, -kMostStepsGained);
 }
 
 void DraftController::StartProbe() {
   mode_ = Mode::kProbing;
-  probe_rounds_left_ = kProbeRounds;
+  // Drafts that cost nothing come without being asked for.
+  probe_rounds_left_ = kProbeRounds + (options_.request_costs ? 1 : 0);
+  plain_rounds_left_ = options_.request_costs ? kPlainRounds - 1 : 0;
   steps_lost_ = 0.0;
   acceptance_.Doubt();
   ForgetBlocks();
@@ -260,6 +292,7 @@ void DraftController::StartProbe() {
 
 void DraftController::SwitchOn() {
   mode_ = Mode::kOn;
+  plain_rounds_left_ = 0;
   ++statistics_.switches_on;
 }
 
@@ -270,9 +303,16 @@ void DraftController::SwitchOff() {
   plain_rounds_left_ = 0;
 }
 
-bool DraftController::TakesPlainRound() {
-  const std::int32_t patience = rate_ < kClearSpeedup ? 1 : kClearPatience;
-  if (rounds_since_plain_ >= patience * plain_interval_) {
+/// Whether to measure instead of verifying `verify` drafts and requesting `request`.
+bool DraftController::TakesPlainRound(std::int32_t verify, std::int32_t request) {
+  std::int32_t interval = plain_interval_;
+  if (!costs_.Knows(verify, request)) {
+    interval /= kUnknownHaste;
+  } else if (rate_ > kClearSpeedup) {
+    interval *= kClearPatience;
+  }
+  if (costs_.KnowsWell(verify, request) && rate_ > kSafeSpeedup) interval *= kKnownPatience;
+  if (rounds_since_plain_ >= interval) {
     plain_rounds_left_ = kPlainRounds;
     plain_interval_ = std::min(2 * plain_interval_, kLongestPlainInterval);
     rounds_since_plain_ = 0;

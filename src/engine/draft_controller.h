@@ -17,13 +17,13 @@
 // the highest sum of E over sum of costs. Never drafting gives rate 1; drafting begins above
 // 1 + margin and ends below 1.
 //
-// Without drafts nothing is learnt about them. So they are tried for a few rounds at the start and,
-// while off, in probes of a few rounds. A probe has to wait until what drafting has lost is no more
-// than `probe_share` of the steps since: dear probes are rare, cheap ones frequent, and the total
-// loss is known beforehand. That holds for the sequence and for all sequences together, so where
-// drafting does not pay, not every sequence finds out for itself, and where it does, each tries at
-// once. While drafting gains little, some plain steps at growing intervals tell
-// what they cost now.
+// Without drafts nothing is learnt about them. So they are tried in probes: a few rounds, and the
+// plain steps that tell what those cost. A probe has to wait until what drafting has lost is no
+// more than `probe_share` of the steps since: dear probes are rare, cheap ones frequent, and the
+// total loss is known beforehand. That holds for the sequence and for all sequences together, so
+// where drafting does not pay, not every sequence finds out for itself. A sequence begins with what
+// the first rounds of others have brought, and drafts at once if that gains. Plain steps at growing
+// intervals tell what drafting costs now.
 //
 // Proposals that cost nothing (request_costs = false: n-grams) are requested in every round. If
 // they come with confidences (NgramDrafter::Confidence), a long match is verified whatever became
@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "engine/draft_acceptance.h"
+#include "engine/draft_experience.h"
 #include "engine/step_costs.h"
 
 namespace megalith::engine {
@@ -45,9 +46,9 @@ struct DraftControllerOptions {
   std::int32_t max_drafts = 7;  ///< >= 0; 0: never draft
   /// Always this many, cut to max_drafts, instead of what pays.
   std::optional<std::int32_t> fixed_drafts = std::nullopt;
-  bool request_costs = true;   ///< a step that drafts takes longer
-  double margin = 0.03;        ///< gain from which drafting is worth beginning
-  double probe_share = 0.015;  ///< of the time that probes may lose; 0: no probes
+  bool request_costs = true;  ///< a step that drafts takes longer
+  double margin = 0.03;       ///< gain from which drafting is worth beginning
+  double probe_share = 0.01;  ///< of the time that probes may lose; 0: no probes
 };
 
 /// What to do in a step.
@@ -74,7 +75,7 @@ struct DraftStatistics {
   std::vector<std::int64_t> rounds_by_drafts;   ///< [max_drafts + 1] rounds that verified k drafts
   std::int64_t switches_on = 0;
   std::int64_t switches_off = 0;
-  std::int64_t probes = 0;        ///< the try at the start included
+  std::int64_t probes = 0;
   double expected_speedup = 1.0;  ///< of drafting over plain steps, as last estimated
   DraftPlan last_plan;
   std::string_view last_reason = "";  ///< of the plan, for reports
@@ -85,9 +86,9 @@ struct DraftStatistics {
 /// time, like the costs.
 class DraftController {
  public:
-  /// `costs` is shared by the sequences of a machine and must outlive the controller; its
+  /// `experience` is shared by the sequences of an engine and must outlive the controller; its
   /// max_drafts is at least that of the options.
-  DraftController(const DraftControllerOptions& options, StepCosts& costs);
+  DraftController(const DraftControllerOptions& options, DraftExperience& experience);
 
   /// Before a step: `available` drafts were proposed, with a confidence logit each; fewer logits
   /// than drafts, none or NaN are allowed.
@@ -98,7 +99,7 @@ class DraftController {
   const DraftStatistics& statistics() const { return statistics_; }
 
  private:
-  enum class Mode { kOff, kProbing, kOn };
+  enum class Mode { kNew, kOff, kProbing, kOn };
   struct Policy {
     std::int32_t request;
     double rate;  ///< tokens per time of a plain step
@@ -116,16 +117,18 @@ class DraftController {
   void FillChances(std::span<const float> confidence, double least_chance,
                    std::span<double> chances) const;
 
+  void Begin(const Policy& best);
   bool MayProbe() const;
   void Lose(double steps);
   void StartProbe();
   void SwitchOn();
   void SwitchOff();
-  bool TakesPlainRound();
+  bool TakesPlainRound(std::int32_t verify, std::int32_t request);
 
   DraftControllerOptions options_;
-  StepCosts& costs_;
-  StepCosts::Level level_;
+  DraftExperience& experience_;
+  StepCosts& costs_;  ///< of the experience
+  StepCosts::Waiting waiting_;
   DraftAcceptance acceptance_;
   DraftStatistics statistics_;
 
@@ -134,18 +137,16 @@ class DraftController {
   std::vector<float> proposal_;
   std::vector<std::vector<float>> blocks_;
   std::size_t num_blocks_ = 0;
-  std::vector<double> row_costs_;  // [max_drafts + 1], in plain steps
-
   std::int32_t request_;  ///< of the last round that drafted
   double rate_ = 1.0;     ///< tokens per plain step that the sequence makes, at least 1
 
-  Mode mode_ = Mode::kProbing;
-  std::int32_t probe_rounds_left_;
+  Mode mode_ = Mode::kNew;
+  std::int32_t probe_rounds_left_ = 0;
   /// To drafting since the last probe began, in plain steps; while off, every step makes up for
   /// probe_share of one.
   double steps_lost_ = 0.0;
 
-  std::int32_t plain_rounds_left_ = 0;
+  std::int32_t plain_rounds_left_ = 0;  ///< of those that measure
   std::int32_t plain_interval_;
   std::int32_t rounds_since_plain_ = 0;
 };

@@ -14,7 +14,7 @@
 #include "base/progress.h"
 #include "base/result.h"
 #include "base/topology.h"
-#include "engine/draft_controller.h"
+#include "engine/draft_experience.h"
 #include "exec/executor.h"
 #include "exec/packed_weights.h"
 #include "fabric/mailboxes.h"
@@ -119,8 +119,11 @@ class Engine {
   const weights::Checkpoint& checkpoint() const { return checkpoint_; }
   exec::Executor& executor() { return *executor_; }
   const exec::Executor& executor() const { return *executor_; }
-  /// What steps of each kind have cost: shared by the sequences, kept up by those that run.
-  StepCosts& step_costs() { return step_costs_; }
+  /// What drafts that are paid for, or those that cost nothing, have brought: shared by the
+  /// sequences, kept up by those that run.
+  DraftExperience& draft_experience(bool request_costs) {
+    return request_costs ? paid_drafts_ : free_drafts_;
+  }
   /// A CPU executor with workers, state and Programs of its own on the same packed weights, which
   /// the engine must outlive: to compare forms of one model in one process. Its workers sleep while
   /// another executor runs. Errors: those of Load.
@@ -192,7 +195,8 @@ class Engine {
   std::unique_ptr<exec::Executor> executor_;  // uses weights_, mailboxes_: destroyed before them
   EngineOptions options_;                     // as given to Load, without callbacks
   LoadTimings timings_;
-  StepCosts step_costs_{program::kMaxDrafts};
+  DraftExperience paid_drafts_{program::kMaxDrafts};
+  DraftExperience free_drafts_{program::kMaxDrafts};
   std::string isa_name_;
   std::string program_hash_;
   program::RankLayout layout_;

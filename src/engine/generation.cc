@@ -67,7 +67,7 @@ Generation::Generation(Engine& engine, GenerationRequest request, DraftOptions d
       controller_({.max_drafts = MaxDrafts(),
                    .fixed_drafts = drafting_.always,
                    .request_costs = !drafting_.proposer},
-                  engine.step_costs()),
+                  engine.draft_experience(!drafting_.proposer)),
       adjuster_(request_.logits, request_.constraint, request_.prompt, engine.model().vocab_size) {}
 
 std::int32_t Generation::MaxDrafts() const {

@@ -1,28 +1,26 @@
 #pragma once
 
-// What the kinds of steps cost on this machine, relative to each other.
+// What the kinds of steps cost on this machine, in plain steps: one row, no drafts.
 //
 // A step that verifies v drafts and requests r new ones takes
 //
-//     seconds = level * (rows[v] + drafting[r]) * noise,      drafting[0] = 0
+//     rows[v] + drafting[r],      rows[0] = 1, drafting[0] = 0
 //
-// where `level` belongs to the sequence and the moment (a long context, a busy machine) and the
-// other two belong to machine and model and are shared by all sequences. Only their ratios matter
-// to decisions, so a machine that becomes slower as a whole must move the level and nothing else.
-// That is a matter of who is less certain: a Kalman filter on the logarithm of the step's time. A
-// record that was not predicted corrects each cost in proportion to its covariance with this step,
-// and the level in proportion to its variance; both grow with every record. (The covariances of
-// level and costs are neglected.)
+// times as long as a plain step of the same sequence at the same moment. Moments matter: a context
+// grows, and a machine that does other things as well may halve its speed within a second. So the
+// last few steps before a row of plain ones are compared with the median of three of those, the
+// first that do not suffer from the change any more, and no other times are used: no level has to
+// be followed over time, and a machine that becomes slower as a whole changes nothing. Whoever
+// wants costs to be known has to make plain steps now and then.
 //
-// A step can be slow by accident, but not fast. A record far above the prediction changes nothing
-// but the variances, so that only a repetition convinces; one far below is believed at once. The
-// variance of a cost that is known from many records stays as it is: on a busy machine every
-// sequence has surprises, and the plain step, seen most often, would sink beside all others.
+// The costs belong to machine and model and are shared by all sequences. Each is the median of the
+// last times it was seen: steps are slow by accident, some of them, and hardly ever fast. A step
+// that verifies and drafts tells about the summand that has been seen less often, given the other;
+// steps that only do one of them come before and after each try. More rows or drafts never cost
+// less than fewer.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace megalith::engine {
@@ -30,10 +28,19 @@ namespace megalith::engine {
 /// Used by one thread at a time.
 class StepCosts {
  public:
-  /// How long steps of one sequence take at present, in log(seconds) of a step of cost 1.
-  struct Level {
-    double log_seconds = 0.0;
-    double variance = -1.0;  ///< < 0: nothing was recorded yet
+  /// That are needed in a row: the first two after others are slower, the median of the next three
+  /// is the measure.
+  static constexpr std::size_t kPlainSteps = 5;
+
+  /// The last steps of one sequence that wait for plain ones to be compared with.
+  struct Waiting {
+    struct Step {
+      std::int32_t num_drafts;
+      std::int32_t num_requested;
+      double seconds;
+    };
+    std::vector<Step> steps;
+    std::vector<double> plain_seconds;  ///< of the plain steps since
   };
 
   /// For steps that verify and request up to `max_drafts` >= 0.
@@ -48,42 +55,47 @@ class StepCosts {
   /// of its cost in proportion to the number.
   double Drafting(std::int32_t num_requested) const;
 
-  /// Whether steps of 1 + num_drafts rows have been recorded often enough to be compared with.
-  bool KnowsRows(std::int32_t num_drafts) const;
-
-  /// What drafts that are paid for, or those that cost nothing, have lost so far, over all
-  /// sequences, in plain steps; below 0: gained.
-  double StepsLost(bool request_costs) const { return steps_lost_[request_costs ? 1 : 0]; }
-  /// More has been lost. Gains of long ago do not count for ever.
-  void AddStepsLost(bool request_costs, double steps);
+  /// Whether such steps have been compared with plain ones more than once, and many times.
+  bool Knows(std::int32_t num_drafts, std::int32_t num_requested) const;
+  bool KnowsWell(std::int32_t num_drafts, std::int32_t num_requested) const;
 
   /// Learns from one step: `seconds` > 0 and finite, else it is ignored; counts in [0, max_drafts].
-  void Record(std::int32_t num_drafts, std::int32_t num_requested, double seconds, Level* level);
+  void Record(std::int32_t num_drafts, std::int32_t num_requested, double seconds,
+              Waiting* waiting);
 
  private:
-  struct Cost {
-    double value = 0.0;
-    std::int64_t num_records = 0;
-    std::int64_t num_believed = 0;  ///< of them, not taken for accidents
-  };
-  const Cost& RowsEntry(std::int32_t num_drafts) const {
-    return costs_[static_cast<std::size_t>(num_drafts)];
-  }
-  const Cost& DraftingEntry(std::int32_t num_requested) const {
-    return costs_[static_cast<std::size_t>(max_drafts_ + num_requested)];
-  }
-  double& Covariance(std::size_t i, std::size_t j) { return covariance_[i * costs_.size() + j]; }
+  class Cost {
+   public:
+    void Add(double cost);
+    bool known() const { return !times_.empty(); }
+    std::size_t num_times() const { return times_.size(); }
+    double value() const { return value_; }
 
-  /// Counts a record of a cost; the first starts from `guess`.
-  void Begin(std::size_t index, double guess, double deviation);
-  /// Covariance of every cost with the logarithm of the sum of the given ones.
-  std::vector<double> CovarianceWithSum(std::span<const std::size_t> summands, double sum);
+   private:
+    std::vector<double> times_;  // the last ones, the oldest first
+    double value_ = 0.0;         // their median, the lower of two
+  };
+
+  static const Cost& At(const std::vector<Cost>& costs, std::int32_t index) {
+    return costs[static_cast<std::size_t>(index)];
+  }
+  /// The nearest numbers that were seen, the first at most `number`, the second above it;
+  /// 0 and max_drafts + 1 if there is none.
+  struct Neighbours {
+    std::int32_t below;
+    std::int32_t above;
+  };
+  Neighbours FindNeighbours(const std::vector<Cost>& costs, std::int32_t number) const;
+  /// Of a number that was seen, given the next larger one that was.
+  double Seen(const std::vector<Cost>& costs, std::int32_t number, std::int32_t above) const;
+  /// Of the summand seen less often.
+  std::size_t NumTimes(std::int32_t num_drafts, std::int32_t num_requested) const;
+  /// From a step that took `cost` plain steps.
+  void Learn(std::int32_t num_drafts, std::int32_t num_requested, double cost);
 
   std::int32_t max_drafts_;
-  std::vector<Cost> costs_;         // rows[0 .. max_drafts], drafting[1 .. max_drafts]
-  std::vector<double> covariance_;  // [costs, costs] of the values
-  double noise_variance_;           // of log(seconds) around the prediction
-  std::array<double, 2> steps_lost_{};
+  std::vector<Cost> rows_;      // [max_drafts + 1]
+  std::vector<Cost> drafting_;  // [max_drafts + 1], the first unused
 };
 
 }  // namespace megalith::engine
