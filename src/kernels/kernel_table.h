@@ -230,6 +230,9 @@ inline constexpr std::int64_t kMaxMlaHeadsAtOnce = 4;
 inline constexpr std::int64_t kMaxMlaRows = 8;
 /// Positions that are scored together divide it.
 inline constexpr std::int64_t kMlaScoreBlock = 16;
+/// Cached rows are requested so many positions before they are scored: the processor alone does not
+/// look far enough ahead.
+inline constexpr std::int64_t kMlaPositionsAhead = 32;
 inline std::int64_t MlaScoreStride(std::int64_t split) {
   return RoundUp<std::int64_t>(split, kMlaScoreBlock);
 }
@@ -237,7 +240,8 @@ inline std::int64_t MlaScratchFloats(std::int64_t heads, std::int64_t rank, std:
   const std::int64_t stride = MlaScoreStride(split);
   // Of a part: pointers to its positions, scores and output of the heads at once; then what the
   // parts gave for every head of every row.
-  return 2 * stride + kMaxMlaHeadsAtOnce * (stride + RoundUp<std::int64_t>(rank, kLanes)) +
+  return 2 * (stride + kMlaPositionsAhead) +
+         kMaxMlaHeadsAtOnce * (stride + RoundUp<std::int64_t>(rank, kLanes)) +
          2 * heads * kMaxMlaRows;
 }
 

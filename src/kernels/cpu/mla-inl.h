@@ -32,7 +32,7 @@ struct MlaCall {
         stride(MlaScoreStride(arguments.split)),
         padded_rank(RoundUp<std::int64_t>(arguments.rank, kLanes)),
         positions(reinterpret_cast<const Act**>(arguments.scratch)),
-        scores(arguments.scratch + 2 * stride),
+        scores(arguments.scratch + 2 * (stride + kMlaPositionsAhead)),
         part_out(scores + kMlaHeads * stride),
         sums(reinterpret_cast<SoftmaxSum*>(part_out + kMlaHeads * padded_rank)) {}
 
@@ -45,28 +45,33 @@ struct MlaCall {
   const MlaAttentionArgs<Act>& args;
   std::int64_t stride;  // between the scores of queries: a whole number of blocks of positions
   std::int64_t padded_rank;
-  const Act** positions;  // [stride]: cached rows of the part
+  const Act** positions;  // [stride + kMlaPositionsAhead]: cached rows of the part and behind it
   float* scores;          // [kMlaHeads][stride], later probabilities
   float* part_out;        // [kMlaHeads][padded_rank]
   SoftmaxSum* sums;       // [queries]
 };
 
-/// call.positions = the cached rows of `count` positions from `begin` on. The last one stands for
-/// those that are missing in its block.
+/// call.positions = the cached rows from position `begin` on, as far as they are scored (the part
+/// has `count`, in whole blocks) or requested ahead. The last one stands for those that do not
+/// exist.
 template <typename Act>
 inline void FindPositions(const MlaCall<Act>& call, std::int64_t begin, std::int64_t count) {
   const MlaAttentionArgs<Act>& args = call.args;
   const std::int64_t width = args.rank + args.extra;
+  const std::int64_t wanted = RoundUp(count, kMlaScoreBlock) + kMlaPositionsAhead;
+  const std::int64_t existing = std::min(wanted, args.num_positions + args.rows - 1 - begin);
   std::int64_t page = begin / args.page_tokens;
   std::int64_t token = begin % args.page_tokens;
   std::int64_t i = 0;
-  while (i < count) {
+  while (i < existing) {
     const Act* row = args.cache + (args.page_table[page] * args.page_tokens + token) * width;
-    for (; token < args.page_tokens && i < count; ++token, row += width) call.positions[i++] = row;
+    for (; token < args.page_tokens && i < existing; ++token, row += width) {
+      call.positions[i++] = row;
+    }
     token = 0;
     ++page;
   }
-  for (; i % kMlaScoreBlock != 0; ++i) call.positions[i] = call.positions[count - 1];
+  for (; i < wanted; ++i) call.positions[i] = call.positions[existing - 1];
 }
 
 /// sum[h * kCount + i] += one vector of query h times the same columns of position i. Inlined, or
@@ -94,11 +99,20 @@ inline void ScorePositions(const MlaCall<Act>& call, const float* const (&latent
                            const Act* const (&extra_queries)[kHeads], std::int64_t first) {
   const MlaAttentionArgs<Act>& args = call.args;
   const Act* positions[kCount];
+  const Act* ahead[kCount];
   Vec sum[kHeads * kCount];
-  ForEachConstant<kCount>([&](auto i)
-                              MEGALITH_INLINE_LAMBDA { positions[i] = call.positions[first + i]; });
+  ForEachConstant<kCount>([&](auto i) MEGALITH_INLINE_LAMBDA {
+    positions[i] = call.positions[first + i];
+    ahead[i] = call.positions[first + kMlaPositionsAhead + i];
+  });
   ForEachConstant<kHeads * kCount>([&](auto i) MEGALITH_INLINE_LAMBDA { sum[i] = Zero(); });
+  constexpr std::int64_t kLineElements = 64 / sizeof(Act);
   ForEachVector(args.rank, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+    if (c % kLineElements == 0) {
+      ForEachConstant<kCount>([&](auto i) MEGALITH_INLINE_LAMBDA {
+        PrefetchLine(reinterpret_cast<const std::byte*>(ahead[i] + c));
+      });
+    }
     AddScores<kHeads, kCount>(latent_queries, positions, c, c, n, sum);
   });
   ForEachVector(args.extra, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
