@@ -277,8 +277,7 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
 double RatioOf(double value, double base) { return base > 0.0 ? value / base : 0.0; }
 
 double Speedup(const Run& run, const bench::DraftRate& rate) {
-  return RatioOf(rate.series.ItemsPerSecond().median,
-                 run.rates.front().series.ItemsPerSecond().median);
+  return rate.series.SpeedOver(run.rates.front().series).median;
 }
 
 /// Accepted of the verified drafts at each position; nothing where none was verified.

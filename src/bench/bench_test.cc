@@ -131,6 +131,21 @@ TEST(RunRounds, UnsteadyTurnsAreDroppedCountedAndRepeated) {
   EXPECT_EQ(log, "pApApAp");
 }
 
+TEST(Series, SpeedsAreComparedRoundByRound) {
+  const auto sample = [](int round, double seconds) {
+    return Sample{.round = round, .work = {.seconds = seconds, .amount = 1.0, .items = 12.0}};
+  };
+  // The machine is ten times slower in rounds 2 and 3; either has rounds that the other has not.
+  Series base{.kept = {sample(0, 1.0), sample(1, 1.0), sample(2, 10.0), sample(3, 10.0)}};
+  Series other{.kept = {sample(0, 0.5), sample(2, 5.0), sample(3, 2.5), sample(5, 100.0)}};
+  const Summary speed = other.SpeedOver(base);
+  EXPECT_EQ(speed.median, 2.0);
+  EXPECT_EQ(speed.min, 2.0);
+  EXPECT_EQ(speed.max, 4.0);
+  EXPECT_EQ(base.SpeedOver(base).median, 1.0);
+  EXPECT_EQ(base.SpeedOver(Series{}).median, 0.0);
+}
+
 TEST(RunRounds, NeverSteadyEndsAtTheLimit) {
   std::string log;
   int calls = 0;

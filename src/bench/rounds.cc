@@ -1,6 +1,7 @@
 #include "bench/rounds.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace megalith::bench {
 namespace {
@@ -16,7 +17,7 @@ Summary SummaryOf(const std::vector<Sample>& samples, Value value) {
 }  // namespace
 
 Summary Series::ItemsPerSecond() const {
-  return SummaryOf(kept, [](const Sample& s) { return s.work.items / s.work.seconds; });
+  return SummaryOf(kept, [](const Sample& s) { return s.ItemRate(); });
 }
 Summary Series::SecondsPerItem() const {
   return SummaryOf(kept, [](const Sample& s) { return s.work.seconds / s.work.items; });
@@ -29,6 +30,18 @@ Summary Series::Probe() const {
 }
 Summary Series::Ratio() const {
   return SummaryOf(kept, [](const Sample& s) { return s.Ratio(); });
+}
+
+Summary Series::SpeedOver(const Series& base) const {
+  std::vector<double> speeds;
+  auto other = base.kept.begin();
+  for (const Sample& sample : kept) {
+    while (other != base.kept.end() && other->round < sample.round) ++other;
+    if (other == base.kept.end()) break;
+    if (other->round > sample.round) continue;
+    speeds.push_back(sample.ItemRate() / other->ItemRate());
+  }
+  return Summarize(std::move(speeds));
 }
 
 Result<std::vector<Series>> RunRounds(const std::vector<Contestant>& contestants,
@@ -61,6 +74,7 @@ Result<std::vector<Series>> RunRounds(const std::vector<Contestant>& contestants
         last_yardstick = &yardstick;
       }
       Sample sample;
+      sample.round = round;
       sample.probe_before = last_probe;
       MEGALITH_ASSIGN_OR_RETURN(sample.work, contestants[i].turn());
       MEGALITH_ASSIGN_OR_RETURN(last_probe, yardstick());

@@ -24,11 +24,13 @@ struct Work {
 
 /// A turn and the yardstick's rates (per second) around it.
 struct Sample {
+  int round = 0;  ///< from 0
   Work work;
   double probe_before = 0.0;
   double probe_after = 0.0;
 
   double Rate() const { return work.amount / work.seconds; }
+  double ItemRate() const { return work.items / work.seconds; }
   double Probe() const { return (probe_before + probe_after) / 2; }
   /// Share of what the machine gave at that moment.
   double Ratio() const { return Rate() / Probe(); }
@@ -44,6 +46,9 @@ struct Series {
   Summary Rate() const;
   Summary Probe() const;
   Summary Ratio() const;
+  /// Items per second over those of `base` in each round that both kept: a machine that was slow in
+  /// a round was so for both. All 0 if there is no such round.
+  Summary SpeedOver(const Series& base) const;
 };
 
 using Turn = std::function<Result<Work>()>;
