@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/test_util.h"
+#include "kernels/trapped_tiles.h"
 
 namespace megalith::kernels {
 namespace {
@@ -11,10 +12,8 @@ using test::Buffer;
 using test::Random;
 using test::SameBits;
 
-// The processor against the emulation: what makes amx_emulated worth asking, and the only place
-// where the order that the manual gives for TDPBF16PS meets the hardware.
-TEST(Tiles, HardwareGivesTheBitsOfTheEmulation) {
-  MEGALITH_SKIP_IF_UNSUPPORTED(Isa::kAmx)
+/// Kernels on tiles of the processor, real or trapped, against those on emulated ones.
+void CompareWithEmulation() {
   for (const PanelFormat format : {PanelFormat::kBf16, PanelFormat::kMxfp4, PanelFormat::kInt8}) {
     for (const std::int64_t rows : {1, 5, 16, 17, 40, 64}) {
       constexpr std::int64_t kInputs = 1056;
@@ -55,6 +54,50 @@ TEST(Tiles, HardwareGivesTheBitsOfTheEmulation) {
       EXPECT_TRUE(SameBits(have, want)) << PanelFormatName(format) << " rows " << rows;
     }
   }
+}
+
+// The processor against the emulation: what makes amx_emulated worth asking, and the only place
+// where the order that the manual gives for TDPBF16PS meets the hardware.
+TEST(Tiles, HardwareGivesTheBitsOfTheEmulation) {
+  MEGALITH_SKIP_IF_UNSUPPORTED(Isa::kAmx)
+  CompareWithEmulation();
+}
+
+// The same instructions, executed by a reading of the manual of its own.
+TEST(Tiles, TrappedInstructionsGiveTheBitsOfTheEmulation) {
+  MEGALITH_SKIP_IF_UNSUPPORTED(Isa::kAmxEmulated)
+  if (TilesUsable()) GTEST_SKIP() << "this machine has AMX: nothing would be trapped";
+  const test::ScopedTrappedTiles trapped;
+  CompareWithEmulation();
+  EXPECT_GT(trapped.num_products(), 1000);
+}
+
+TEST(TilesDeathTest, WhatAProcessorWouldRefuseIsRefused) {
+  if (TilesUsable()) GTEST_SKIP() << "this machine has AMX: nothing would be trapped";
+  const test::ScopedTrappedTiles trapped;
+  alignas(64) static float data[16 * 16] = {};
+  TileShapes shapes;
+  for (int tile : {0, 1, 2}) shapes.rows[tile] = 16, shapes.row_bytes[tile] = 64;
+  const auto multiply = [](const TileShapes& of_tiles) {
+    HardwareTiles::Configure(of_tiles);
+    HardwareTiles::Zero<0>();
+    HardwareTiles::Load<1>(data, 64);
+    HardwareTiles::Load<2>(data, 64);
+    HardwareTiles::DotBf16<0, 1, 2>();
+    HardwareTiles::Store<0>(data, 64);
+    HardwareTiles::Release();
+  };
+  multiply(shapes);
+  EXPECT_DEATH(HardwareTiles::Zero<0>(), "tilezero: tile not configured");
+  TileShapes other = shapes;
+  other.rows[0] = 5;
+  EXPECT_DEATH(multiply(other), "shapes do not fit");
+  other = shapes;
+  other.row_bytes[2] = 0;
+  EXPECT_DEATH(multiply(other), "rows without columns");
+  other = shapes;
+  other.rows[3] = 17, other.row_bytes[3] = 64;
+  EXPECT_DEATH(multiply(other), "tile too large");
 }
 
 }  // namespace
