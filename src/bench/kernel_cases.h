@@ -44,7 +44,7 @@ Result<ColdMemory> MakeColdPanels(int format, std::int64_t inputs, std::size_t b
 std::vector<KernelCase> MatmulCases(int format, std::int64_t inputs, ColdMemory& panels,
                                     const KernelOptions& options);
 
-/// All kernels that are no matmul. `states`: zeroed memory, must outlive the cases.
+/// All kernels that are no matmul. `states`: memory that was written, must outlive the cases.
 std::vector<KernelCase> OtherCases(ColdMemory& states, const KernelOptions& options);
 
 std::string FormatName(int format);

@@ -112,7 +112,7 @@ Result<std::vector<KernelResult>> MeasureKernels(const KernelOptions& options) {
   }
   MEGALITH_ASSIGN_OR_RETURN(Arena arena, Arena::Allocate(options.cold_bytes, PreferredHugePages()));
   // Pages that were never written are all the same one, and always in the cache. 0x3c00 is 1/128 as
-  // bf16, and twice that is about as much as f32.
+  // bf16, and two of them are about 1/128 as f32.
   const auto words = std::span(reinterpret_cast<std::uint16_t*>(arena.data()),
                                arena.size_bytes() / sizeof(std::uint16_t));
   std::fill(words.begin(), words.end(), std::uint16_t{0x3c00});

@@ -10,17 +10,15 @@
 #include <cstring>
 #include <string_view>
 
+#include "kernels/cpu/tiles.h"
+
 namespace megalith::kernels::test {
 namespace {
-
-constexpr int kNumTiles = 8;
-constexpr int kMaxRows = 16;
-constexpr int kMaxRowBytes = 64;
 
 struct Tile {
   int rows = 0;
   int row_bytes = 0;
-  alignas(64) std::byte data[kMaxRows][kMaxRowBytes] = {};
+  alignas(64) std::byte data[kTileRows][kTileRowBytes] = {};
 };
 
 thread_local Tile tiles[kNumTiles];
@@ -132,7 +130,7 @@ void Configure(const std::byte* configuration) {
     std::uint16_t row_bytes = 0;
     std::memcpy(&row_bytes, bytes + 16 + 2 * i, sizeof(row_bytes));
     const std::uint8_t rows = bytes[48 + i];
-    Check(rows <= kMaxRows && row_bytes <= kMaxRowBytes, "ldtilecfg: tile too large");
+    Check(rows <= kTileRows && row_bytes <= kTileRowBytes, "ldtilecfg: tile too large");
     Check((rows == 0) == (row_bytes == 0),
           "ldtilecfg: rows without columns or columns without rows");
     Check(i < kNumTiles || rows == 0, "ldtilecfg: tile that does not exist");
