@@ -303,13 +303,13 @@ TEST(MeasureKernels, EveryKernelOfThePortablePathRuns) {
   options.rows = {1, 16};
   options.rounds = 1;
   options.turn_seconds = 1e-6;
-  options.cold_bytes = 2 << 20;
+  options.cold_bytes = 4 << 20;
   options.probe_bytes = 1 << 20;
   const auto results = MeasureKernels(options);
   ASSERT_TRUE(results) << results.error().message;
   for (const char* name : {"matmul_bf16", "matmul_mxfp4", "matmul_int8", "kda_head", "kda_chunks",
-                           "mla_attention", "attn_res_norm", "rms_norm", "gated_pair",
-                           "router_top_k", "draft_attention", "head_norm_rotary"}) {
+                           "mla_attention", "mla_partial", "mla_merge", "attn_res_norm", "rms_norm",
+                           "gated_pair", "router_top_k", "draft_attention", "head_norm_rotary"}) {
     EXPECT_TRUE(std::any_of(results->begin(), results->end(), [name](const KernelResult& result) {
       return result.kernel == name;
     })) << name;

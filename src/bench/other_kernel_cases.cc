@@ -23,6 +23,8 @@ constexpr std::int64_t kRank = 512;
 constexpr std::int64_t kExtra = 64;
 constexpr std::int64_t kPageTokens = 64;
 constexpr std::int64_t kSplit = 512;
+constexpr std::int64_t kChunk = 2048;
+constexpr std::int64_t kPartialStride = 528;
 constexpr std::int64_t kHeadsAtOnce = 4;
 constexpr std::int64_t kExpertWidth = 3072;
 constexpr std::int64_t kExperts = 896;
@@ -139,7 +141,8 @@ KernelCase KdaHead(Isa isa, std::int64_t rows, std::int64_t num_drafts, bool chu
   return item;
 }
 
-KernelCase MlaAttention(Isa isa, std::int64_t positions, ColdMemory& states) {
+/// One row over the whole context, or a chunk of it, with room for what mla_partial leaves.
+KernelCase MlaAttention(Isa isa, std::int64_t positions, bool is_partial, ColdMemory& states) {
   auto buffers = std::make_shared<Buffers>();
   kernels::MlaAttentionArgs<Bf16> args{};
   args.heads = kHeadsAtOnce;
@@ -152,25 +155,53 @@ KernelCase MlaAttention(Isa isa, std::int64_t positions, ColdMemory& states) {
   args.page_tokens = kPageTokens;
   args.num_positions = positions;
   args.split = kSplit;
+  args.chunk = kChunk;
   args.scale = 0.07f;
   std::int32_t* pages = buffers->Int(CeilDiv(positions, kPageTokens));
   for (std::int64_t i = 0; i < CeilDiv(positions, kPageTokens); ++i) {
     pages[i] = static_cast<std::int32_t>(i);
   }
   args.page_table = pages;
-  args.out = buffers->Float(kHeadsAtOnce * kRank);
-  args.out_stride = kRank;
+  args.out_stride = kPartialStride;
+  args.out = buffers->Float(kHeadsAtOnce * kPartialStride);
   args.scratch = buffers->Float(kernels::MlaScratchFloats(kHeadsAtOnce, kRank, kSplit));
   const std::size_t bytes =
       static_cast<std::size_t>(RoundUp(positions, kPageTokens)) * (kRank + kExtra) * sizeof(Bf16);
-  KernelCase item = Named("mla_attention",
+  KernelCase item = Named(is_partial ? "mla_partial" : "mla_attention",
                           fmt::format("{} heads, {} positions", kHeadsAtOnce, positions), isa, 1);
   item.result.bytes_per_call = static_cast<double>(bytes);
   item.result.flops_per_call =
       2.0 * static_cast<double>(kHeadsAtOnce * positions) * static_cast<double>(2 * kRank + kExtra);
-  item.call = [args, buffers, &states, bytes,
-               kernel = kernels::Bf16Kernels(isa).mla_attention]() mutable {
+  const KernelTable<Bf16>& table = kernels::Bf16Kernels(isa);
+  item.call = [args, buffers, &states, bytes, is_partial, &table]() mutable {
     args.cache = reinterpret_cast<const Bf16*>(states.Next(bytes));
+    if (is_partial) {
+      table.mla_partial(args, 0);
+    } else {
+      table.mla_attention(args);
+    }
+  };
+  return item;
+}
+
+/// One head of one row. What other workers have computed counts as not cached.
+KernelCase MlaMerge(Isa isa, std::int64_t chunks, ColdMemory& states) {
+  auto buffers = std::make_shared<Buffers>();
+  auto partials = std::make_shared<std::vector<const float*>>(static_cast<std::size_t>(chunks));
+  kernels::MlaMergeArgs args{};
+  args.rank = kRank;
+  args.num_chunks = chunks;
+  args.partials = partials->data();
+  args.out = buffers->Float(kRank);
+  const std::size_t bytes = static_cast<std::size_t>(chunks * kPartialStride) * sizeof(float);
+  KernelCase item = Named("mla_merge", fmt::format("1 head, {} chunks", chunks), isa, 1);
+  item.result.bytes_per_call = static_cast<double>(bytes);
+  item.call = [args, buffers, partials, &states, bytes,
+               kernel = kernels::Bf16Kernels(isa).mla_merge] {
+    const auto* first = reinterpret_cast<const float*>(states.Next(bytes));
+    for (std::size_t i = 0; i < partials->size(); ++i) {
+      (*partials)[i] = first + static_cast<std::ptrdiff_t>(i) * kPartialStride;
+    }
     kernel(args);
   };
   return item;
@@ -350,8 +381,10 @@ std::vector<KernelCase> OtherCases(ColdMemory& states, const KernelOptions& opti
     cases.push_back(KdaHead(isa, 64, 0, false, states));
     cases.push_back(KdaHead(isa, 64, 0, true, states));
     for (const std::int64_t positions : {1024, 16384}) {
-      cases.push_back(MlaAttention(isa, positions, states));
+      cases.push_back(MlaAttention(isa, positions, false, states));
     }
+    cases.push_back(MlaAttention(isa, kChunk, true, states));
+    cases.push_back(MlaMerge(isa, 64, states));
     cases.push_back(MlaExpanded(isa, 256, 2048, states));
     cases.push_back(DraftAttention(isa, states));
     cases.push_back(HeadNormRotary(isa));

@@ -117,6 +117,8 @@ TEST(Bf16Kernels, EveryEntryIsFilledAndNoTwoPathsShareAKernel) {
     EXPECT_NE(table.weighted_add, nullptr);
     EXPECT_NE(table.kda_head, nullptr);
     EXPECT_NE(table.mla_attention, nullptr);
+    EXPECT_NE(table.mla_partial, nullptr);
+    EXPECT_NE(table.mla_merge, nullptr);
     EXPECT_NE(table.router_top_k, nullptr);
     EXPECT_EQ(table.numerics.order,
               isas[i] == Isa::kAvx512Bf16 ? DotOrder::kJoinedPairs : DotOrder::kSplitPairs);

@@ -202,8 +202,16 @@ inline std::int64_t KdaChunkScratchFloats(std::int64_t head_dim) {
 }
 
 /// `heads` heads of `rows` rows of one sequence: row r over the positions 0 .. num_positions - 1 +
-/// r. Bits of a row and head do not depend on which others are in the call; together they read the
-/// cache once. Strides are elements.
+/// r. The context is cut into chunks, and these into parts, both counted from position 0. A part is
+/// a softmax of its own: largest score, exponentials relative to it, their sum ("total"), latents
+/// weighted with them. The parts of a chunk are merged in ascending order, by rescaling both to the
+/// larger maximum; so are then the chunks; the total divides last. Bits of a row and head do not
+/// depend on which others are in the call; together they read the cache once. Strides are elements.
+///
+/// mla_partial does one chunk of this: of each row that sees any of it, per head out[0 .. rank) =
+/// weighted latents, not divided, out[rank] = maximum, out[rank + 1] = total. Other rows' outputs
+/// stay as they are. mla_merge does the rest, so that together they give the bits of
+/// mla_attention.
 template <typename Act>
 struct MlaAttentionArgs {
   std::int64_t heads;
@@ -218,10 +226,13 @@ struct MlaAttentionArgs {
   std::int64_t page_tokens;
   std::int64_t num_positions;  ///< >= 1
   std::int64_t split;          ///< positions per part (program::kAttentionSplit)
+  std::int64_t chunk;          ///< positions per chunk, whole parts (program::kAttentionChunk)
   float scale;
   float* out;  ///< [rows][heads][rank] f32
   std::int64_t out_stride;
-  float* scratch;         ///< private, MlaScratchFloats(heads, rank, split), 64-byte aligned
+  /// Private, 64-byte aligned: MlaScratchFloats(heads, rank, split); mla_partial:
+  /// MlaPartialScratchFloats.
+  float* scratch;
   std::int64_t rows = 1;  ///< 1 .. kMaxMlaRows
   // Between rows; unused for a single one.
   std::int64_t latent_query_row_stride = 0, extra_query_row_stride = 0, out_row_stride = 0;
@@ -236,14 +247,29 @@ inline constexpr std::int64_t kMlaPositionsAhead = 32;
 inline std::int64_t MlaScoreStride(std::int64_t split) {
   return RoundUp<std::int64_t>(split, kMlaScoreBlock);
 }
-inline std::int64_t MlaScratchFloats(std::int64_t heads, std::int64_t rank, std::int64_t split) {
+inline std::int64_t MlaPartialScratchFloats(std::int64_t heads, std::int64_t rank,
+                                            std::int64_t split) {
   const std::int64_t stride = MlaScoreStride(split);
-  // Of a part: pointers to its positions, scores and output of the heads at once; then what the
-  // parts gave for every head of every row.
+  // Of a part: pointers to its positions, scores and output of the heads at once; then maximum and
+  // total of the parts so far for every head of every row.
   return 2 * (stride + kMlaPositionsAhead) +
          kMaxMlaHeadsAtOnce * (stride + RoundUp<std::int64_t>(rank, kLanes)) +
          2 * heads * kMaxMlaRows;
 }
+inline std::int64_t MlaScratchFloats(std::int64_t heads, std::int64_t rank, std::int64_t split) {
+  // Beside the chunks so far, the parts so far of a chunk.
+  return MlaPartialScratchFloats(heads, rank, split) +
+         heads * kMaxMlaRows * (2 + RoundUp<std::int64_t>(rank, kLanes));
+}
+
+/// One head of one row: the chunks that mla_partial has computed one by one.
+struct MlaMergeArgs {
+  std::int64_t rank;
+  std::int64_t num_chunks;  ///< >= 1
+  /// [num_chunks], ascending: as mla_partial leaves them, with room for whole vectors.
+  const float* const* partials;
+  float* out;  ///< [rank]
+};
 
 /// One head of a run of rows in expanded form: keys and values of the head are made of the cached
 /// latents, part by part, and all rows meet a part before the next. bf16 only, and other bits than
@@ -254,9 +280,9 @@ inline std::int64_t MlaScratchFloats(std::int64_t heads, std::int64_t rank, std:
 ///   score_t = dot(key_t, query) * scale; p_t = exp(score_t - largest of the part), 0 if t lies
 ///             after the row; high_t = round(p_t), low_t = round(p_t - high_t)
 ///   part    = dot(high, values) + dot(low, values), with t as the input of the dot
-/// Parts end at multiples of `split` positions and merge in ascending order as those of
-/// MlaAttention do. Bits of a row depend on its own position and the cache only. (A value that is
-/// not finite also shows in the rows before it of the same run.)
+/// Parts end at multiples of `split` positions and merge in ascending order as those of a chunk of
+/// MlaAttention do; there are no chunks. Bits of a row depend on its own position and the cache
+/// only. (A value that is not finite also shows in the rows before it of the same run.)
 struct MlaExpandedArgs {
   std::int64_t rows;            ///< row r is at position first_position + r
   std::int64_t first_position;  ///< positions before it are in the cache, and so are the rows' own
@@ -366,6 +392,8 @@ struct KernelTable {
   void (*kda_head)(const KdaHeadArgs<Act>&);
   void (*kda_chunks)(const KdaHeadArgs<Act>&);  ///< the chunk form: other bits
   void (*mla_attention)(const MlaAttentionArgs<Act>&);
+  void (*mla_partial)(const MlaAttentionArgs<Act>&, std::int64_t chunk);
+  void (*mla_merge)(const MlaMergeArgs&);
   void (*mla_expanded)(const MlaExpandedArgs&);  ///< null for float activations
   void (*draft_attention)(const DraftAttentionArgs<Act>&);
   void (*router_top_k)(const RouterTopKArgs&);

@@ -10,18 +10,19 @@ using test::Buffer;
 using test::Random;
 using test::SameBits;
 
-/// Some heads of a few rows over a shuffled page pool.
+/// Some heads of a few rows over a shuffled page pool. Chunks of two parts unless said.
 template <typename Act>
 struct MlaCase {
   MlaCase(std::int64_t head_count, std::int64_t rank_count, std::int64_t extra_count,
           std::int64_t num_positions, std::int64_t tokens_per_page, std::int64_t split_count,
-          std::uint64_t seed, std::int64_t num_rows = 1)
+          std::uint64_t seed, std::int64_t num_rows = 1, std::int64_t parts_per_chunk = 2)
       : heads(head_count),
         rank(rank_count),
         extra(extra_count),
         positions(num_positions),
         page_tokens(tokens_per_page),
         split(split_count),
+        chunk(parts_per_chunk * split_count),
         rows(num_rows),
         cached(num_positions + num_rows - 1),
         latent_query(num_rows * head_count * (rank_count + 1), 1),
@@ -60,6 +61,7 @@ struct MlaCase {
             page_tokens,
             positions,
             split,
+            chunk,
             0.15f,
             out.data(),
             rank + 3,
@@ -81,7 +83,7 @@ struct MlaCase {
   }
   std::int64_t heads, rank, extra;
   std::int64_t positions;  ///< of the first row
-  std::int64_t page_tokens, split, rows;
+  std::int64_t page_tokens, split, chunk, rows;
   std::int64_t cached;  ///< positions of the last row
   Buffer<float> latent_query;
   Buffer<Act> extra_query;
@@ -186,6 +188,148 @@ TEST_P(MlaAttentionTest, RowsDoNotSeeWhatLaterRowsBring) {
     const std::int64_t stride = c.Args().out_row_stride;
     EXPECT_TRUE(SameBits(c.out.data(), finite.data(), 2 * stride - 3));
     for (std::int64_t r = 2; r < kRows; ++r) EXPECT_TRUE(test::IsNan(c.out[r * stride]));
+  });
+}
+
+/// The first `rows` rows, chunk by chunk and then merged, by these kernels.
+template <typename Act>
+void AttendByChunks(MlaCase<Act>& c, std::int64_t rows,
+                    void (*partial)(const MlaAttentionArgs<Act>&, std::int64_t),
+                    void (*merge)(const MlaMergeArgs&)) {
+  const std::int64_t stride = RoundUp<std::int64_t>(c.rank + 2, kLanes);
+  const std::int64_t num_chunks = CeilDiv(c.positions + rows - 1, c.chunk);
+  const std::int64_t per_row = c.heads * stride;
+  Buffer<float> partials(num_chunks * rows * per_row);
+  partials.Fill([] { return 3.0f; });
+  Buffer<float> scratch(MlaPartialScratchFloats(c.heads, c.rank, c.split));
+  MlaAttentionArgs<Act> args = c.Args();
+  args.rows = rows;
+  args.scratch = scratch.data();
+  args.out_stride = stride;
+  args.out_row_stride = per_row;
+  for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+    args.out = partials.data() + chunk * rows * per_row;
+    partial(args, chunk);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t head = 0; head < c.heads; ++head) {
+        const float* out = args.out + row * per_row + head * stride;
+        const bool is_seen = chunk * c.chunk < c.positions + row;
+        const std::int64_t end = is_seen ? c.rank + 2 : 0;
+        EXPECT_TRUE(std::all_of(out + end, out + stride, [](float x) { return x == 3.0f; }))
+            << "chunk " << chunk << " row " << row << " head " << head;
+      }
+    }
+  }
+  EXPECT_TRUE(partials.CanariesIntact());
+  EXPECT_TRUE(scratch.CanariesIntact());
+  std::vector<const float*> of_chunks(static_cast<std::size_t>(num_chunks));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t head = 0; head < c.heads; ++head) {
+      for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+        of_chunks[static_cast<std::size_t>(chunk)] =
+            partials.data() + (chunk * rows + row) * per_row + head * stride;
+      }
+      const MlaAttentionArgs<Act> whole = c.Args();
+      merge({c.rank, CeilDiv(c.positions + row, c.chunk), of_chunks.data(),
+             whole.out + row * whole.out_row_stride + head * whole.out_stride});
+    }
+  }
+  EXPECT_TRUE(c.out.CanariesIntact());
+}
+
+/// Both forms of a path and of the reference, for the first `rows` rows.
+template <typename Act>
+void ExpectOneDefinition(MlaCase<Act>& c, std::int64_t rows, const KernelTable<Act>& table) {
+  const auto clear = [&] { c.out.Fill([] { return 7.0f; }); };
+  MlaAttentionArgs<Act> args = c.Args();
+  args.rows = rows;
+  clear();
+  reference::MlaAttention(args);
+  const Buffer<float> expected(c.out);
+  clear();
+  table.mla_attention(args);
+  EXPECT_TRUE(SameBits(c.out, expected)) << "whole";
+  EXPECT_TRUE(c.scratch.CanariesIntact());
+  clear();
+  AttendByChunks<Act>(c, rows, reference::MlaPartial<Act>, reference::MlaMerge);
+  EXPECT_TRUE(SameBits(c.out, expected)) << "reference, by chunks";
+  clear();
+  AttendByChunks<Act>(c, rows, table.mla_partial, table.mla_merge);
+  EXPECT_TRUE(SameBits(c.out, expected)) << "by chunks";
+}
+
+TEST_P(MlaAttentionTest, ChunkByChunkGivesTheSameBits) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    const std::int64_t shapes[][2] = {{1, 1}, {17, 3}, {64, 16}, {144, 33}};
+    for (const auto& shape : shapes) {
+      for (const std::int64_t positions : {1, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200, 330}) {
+        for (const std::int64_t rows : {1, 2, 8}) {
+          SCOPED_TRACE("rank " + std::to_string(shape[0]) + " positions " +
+                       std::to_string(positions) + " rows " + std::to_string(rows));
+          const std::int64_t parts = 1 + positions % 3;
+          MlaCase<Act> c(1 + (positions + rows) % 5, shape[0], shape[1], positions,
+                         1 + positions % 7, 32, static_cast<std::uint64_t>(positions), rows, parts);
+          ExpectOneDefinition(c, rows, table);
+        }
+      }
+    }
+  });
+}
+
+// The sizes that models run with (program::kAttentionSplit, kAttentionChunk).
+TEST_P(MlaAttentionTest, ChunkByChunkGivesTheSameBitsAtTheBordersOfChunks) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    for (const std::int64_t positions : {1, 511, 512, 513, 2047, 2048, 2049, 4096, 5000}) {
+      MlaCase<Act> c(2, 17, 3, positions, 64, 512, static_cast<std::uint64_t>(positions),
+                     kMaxMlaRows, 4);
+      for (std::int64_t rows = 1; rows <= kMaxMlaRows; ++rows) {
+        SCOPED_TRACE("positions " + std::to_string(positions) + " rows " + std::to_string(rows));
+        ExpectOneDefinition(c, rows, table);
+      }
+    }
+  });
+}
+
+// Contexts of one chunk have the bits that they had before there were chunks.
+TEST_P(MlaAttentionTest, OneChunkIsPartsAlone) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    for (const std::int64_t positions : {64, 95, 128}) {
+      MlaCase<Act> one(3, 40, 8, positions, 16, 32, 5, 1, 4);
+      MlaCase<Act> unlimited(3, 40, 8, positions, 16, 32, 5, 1, 1000);
+      MlaCase<Act> small(3, 40, 8, positions, 16, 32, 5, 1, 1);
+      for (MlaCase<Act>* c : {&one, &unlimited, &small}) table.mla_attention(c->Args());
+      EXPECT_TRUE(SameBits(one.out, unlimited.out));
+      // A chunk of one part each merges in the same order, too.
+      EXPECT_TRUE(SameBits(one.out, small.out));
+    }
+  });
+}
+
+// Which heads are computed together, and where, changes nothing.
+TEST_P(MlaAttentionTest, PartialOfAHeadDoesNotDependOnTheOtherHeads) {
+  OnPath([]<typename Act>(const KernelTable<Act>& table) {
+    constexpr std::int64_t kRows = 3;
+    MlaCase<Act> c(7, 40, 8, 100, 16, 32, 5, kRows);
+    const std::int64_t stride = 48;
+    Buffer<float> together(kRows * c.heads * stride);
+    MlaAttentionArgs<Act> args = c.Args();
+    args.out = together.data();
+    args.out_stride = stride;
+    args.out_row_stride = c.heads * stride;
+    table.mla_partial(args, 1);
+    Buffer<float> alone(kRows * stride);
+    args.out = alone.data();
+    args.out_row_stride = stride;
+    args.heads = 1;
+    for (std::int64_t head = 0; head < c.heads; ++head) {
+      table.mla_partial(args, 1);
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        EXPECT_TRUE(SameBits(alone.data() + row * stride,
+                             together.data() + (row * c.heads + head) * stride, c.rank + 2));
+      }
+      args.latent_query += args.latent_query_stride;
+      args.extra_query += args.extra_query_stride;
+    }
   });
 }
 

@@ -1,8 +1,10 @@
 #include "program/instruction_shapes.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/align.h"
+#include "program/attention_division.h"
 #include "program/draft_shapes.h"
 #include "program/dump.h"
 #include "program/exchange.h"
@@ -321,7 +323,10 @@ class InstructionCheck {
       case Opcode::kMlaAppend:
         return CheckMlaAppend();
       case Opcode::kMlaAttention:
+      case Opcode::kMlaPartial:
         return CheckMlaAttention();
+      case Opcode::kMlaMerge:
+        return CheckMlaMerge();
       case Opcode::kMlaExpanded:
         return CheckMlaExpanded();
       case Opcode::kRouterTopK:
@@ -531,8 +536,80 @@ class InstructionCheck {
     MEGALITH_RETURN_IF_ERROR(ExpectBuffer(2, BufferKind::kMlaCache, program_.activation_dtype));
     MEGALITH_RETURN_IF_ERROR(ExpectWholeCache(2));
     MEGALITH_RETURN_IF_ERROR(ExpectBuffer(3, BufferKind::kRows, DType::kF32));
-    MEGALITH_RETURN_IF_ERROR(ExpectRange(3, first * rank, last * rank));
-    return ExpectBuffer(4, BufferKind::kStepInput, DType::kI32);
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(4, BufferKind::kStepInput, DType::kI32));
+    if (instruction_.opcode == Opcode::kMlaAttention) {
+      return ExpectRange(3, first * rank, last * rank);
+    }
+    const std::int64_t share = instruction_.imm[3];
+    return ExpectShares(3, share, share + 1, heads, rank);
+  }
+
+  /// The operand is what the shares [first, last) of divided attention leave, each in its own
+  /// columns: as many as it can need.
+  Status ExpectShares(std::size_t operand, std::int64_t first, std::int64_t last,
+                      std::int64_t heads, std::int64_t rank) const {
+    const std::int64_t shares = instruction_.imm[4];
+    if (shares < 1 || first < 0 || first >= last || last > shares) {
+      return Violation("V1", "shares [{}, {}) of {}", first, last, shares);
+    }
+    const std::int64_t items = MaxItemsOfShare(heads, program_.state.max_positions, shares);
+    const std::int64_t room = program_.buffers[instruction_.operands[operand].buffer].columns;
+    // Divisions only: nothing here is known to be small.
+    if (items > room / shares / PartialStride(rank)) {
+      return Violation("V7", "up to {} items of {} columns in each of {} shares, but {} has {}",
+                       items, PartialStride(rank), shares,
+                       program_.buffers[instruction_.operands[operand].buffer].name, room);
+    }
+    const std::int64_t columns = items * PartialStride(rank);
+    return ExpectRange(operand, first * columns, last * columns);
+  }
+
+  Status CheckMlaMerge() const {
+    const std::int64_t first = instruction_.imm[0];
+    const std::int64_t last = instruction_.imm[1];
+    const std::int64_t divided = instruction_.imm[2];
+    const std::int64_t divided_end = instruction_.imm[3];
+    if (divided < 0 || first < divided || first >= last || last > divided_end) {
+      return Violation("V1", "heads [{}, {}) of [{}, {})", first, last, divided, divided_end);
+    }
+    const std::int64_t out = Columns(instruction_.operands[1]);
+    if (out % (last - first) != 0) {
+      return Violation("V1", "{} columns are not {} whole heads", out, last - first);
+    }
+    const std::int64_t rank = out / (last - first);
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(0, BufferKind::kRows, DType::kF32));
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(1, BufferKind::kRows, DType::kF32));
+    MEGALITH_RETURN_IF_ERROR(ExpectRange(1, first * rank, last * rank));
+    MEGALITH_RETURN_IF_ERROR(ExpectBuffer(2, BufferKind::kStepInput, DType::kI32));
+    MEGALITH_RETURN_IF_ERROR(ExpectShares(0, 0, instruction_.imm[4], divided_end - divided, rank));
+    return CheckShares(rank);
+  }
+
+  /// What is merged was computed as all shares of one division of the same heads.
+  Status CheckShares(std::int64_t rank) const {
+    const auto& imm = instruction_.imm;
+    std::set<std::int32_t> shares;
+    for (const Stream& stream : segment_.streams) {
+      for (const Instruction& other : stream.instructions) {
+        if (other.opcode != Opcode::kMlaPartial ||
+            other.operands[3].buffer != instruction_.operands[0].buffer) {
+          continue;
+        }
+        if (other.imm[0] != imm[2] || other.imm[1] != imm[3] || other.imm[4] != imm[4] ||
+            other.operands[1].end != imm[3] * rank) {
+          return Violation("V8",
+                           "merges {} shares of heads [{}, {}), but of [{}, {}) share {} of {}"
+                           " is computed",
+                           imm[4], imm[2], imm[3], other.imm[0], other.imm[1], other.imm[3],
+                           other.imm[4]);
+        }
+        if (!shares.insert(other.imm[3]).second) {
+          return Violation("V8", "merges share {}, which is computed twice", other.imm[3]);
+        }
+      }
+    }
+    if (static_cast<std::int64_t>(shares.size()) == imm[4]) return {};
+    return Violation("V8", "merges {} shares, but {} are computed", imm[4], shares.size());
   }
 
   Status CheckMlaExpanded() const {

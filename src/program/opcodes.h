@@ -52,8 +52,16 @@
   X(kMlaAttention, "mla_attention", "query:r latent_query:r cache:r out:w step_input:r", kAllRows, \
     "heads imm[0]..imm[1]: softmax over all positions <= the row's own of (latent_query . latent " \
     "+ extra query . extra key) * scalar[0]; out = probabilities . latents (float). Context is "   \
-    "split every kAttentionSplit positions; parts are merged in ascending order. imm[2] = 1: not " \
-    "in the rows of fast runs")                                                                    \
+    "split every kAttentionSplit positions; parts are merged in ascending order within chunks of " \
+    "kAttentionChunk, then chunks are. imm[2] = 1: not in the rows of fast runs")                  \
+  X(kMlaPartial, "mla_partial", "query:r latent_query:r cache:r partials:w step_input:r",          \
+    kAllRows,                                                                                      \
+    "heads imm[0]..imm[1] of mla_attention, share imm[3] of imm[4] of every run's chunks and "     \
+    "heads (attention_division.h): the rows' sums over a chunk, undivided, their largest score "   \
+    "and their total. scalar[0] as mla_attention")                                                 \
+  X(kMlaMerge, "mla_merge", "partials:r out:w step_input:r", kAllRows,                             \
+    "heads imm[0]..imm[1]: what the imm[4] shares of mla_partial for heads imm[2]..imm[3] have "   \
+    "computed, merged over the chunks in ascending order and divided: out as of mla_attention")    \
   X(kMlaExpanded, "mla_expanded",                                                                  \
     "query:r key_panels:r value_panels:r cache:r gate:r out:u step_input:r", kAllRows,             \
     "heads imm[0]..imm[1], rows of fast runs: keys and values of the head from the cached "        \

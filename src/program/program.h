@@ -39,6 +39,9 @@ const OpcodeInfo& Info(Opcode opcode);
 
 /// Positions per part of split attention: fixed, so that bits do not depend on context or workers.
 inline constexpr int kAttentionSplit = 512;
+/// Positions per chunk, whole parts: parts are merged into their chunk, then chunks. A chunk of a
+/// head is the smallest piece that workers share out (attention_division.h).
+inline constexpr int kAttentionChunk = 2048;
 
 /// A run of at least so many rows, without drafts, takes the fast form of its mixers where an
 /// instruction offers it (CompileOptions::fast_prefill): other bits.

@@ -11,7 +11,7 @@
 namespace megalith::program {
 namespace {
 
-constexpr char kMagic[8] = {'M', 'E', 'G', 'A', 'P', 'R', 'G', '\3'};
+constexpr char kMagic[8] = {'M', 'E', 'G', 'A', 'P', 'R', 'G', '\4'};
 
 template <typename T>
 concept Scalar = std::is_arithmetic_v<T> || std::is_enum_v<T>;

@@ -77,6 +77,8 @@ OpGroup GroupOf(const Program& program, const Stream& stream, const Instruction&
     case Opcode::kKda:
     case Opcode::kMlaAppend:
     case Opcode::kMlaAttention:
+    case Opcode::kMlaPartial:
+    case Opcode::kMlaMerge:
     case Opcode::kMlaExpanded:
       return OpGroup::kMixers;
     case Opcode::kAttnResNorm:
@@ -161,8 +163,11 @@ ReadBytes CountReadBytes(const Program& program, const Stream& stream,
     if (!program::IsState(buffer.kind)) continue;
     const std::int64_t row_bytes = (operand.end - operand.begin) * DTypeBytes(buffer.dtype);
     // A cache is read once by all rows of a run together; other state once per run.
-    const bool is_cache = buffer.kind == program::BufferKind::kMlaCache;
-    bytes.state += row_bytes * (is_cache ? step.context_rows : step.runs);
+    std::int64_t times = step.runs;
+    if (buffer.kind == program::BufferKind::kMlaCache) times = step.context_rows;
+    // Of the chunk in which one share ends and another begins, each reads all; that is left out.
+    if (instruction.opcode == Opcode::kMlaPartial) times = times / instruction.imm[4];
+    bytes.state += row_bytes * times;
   }
   return bytes;
 }

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "base/align.h"
+#include "exec/divided_attention.h"
 #include "exec/draft_instructions.h"
 #include "exec/fast_runs.h"
 #include "exec/recurrent_states.h"
@@ -64,6 +65,13 @@ class Runner {
         return nullptr;
       case Opcode::kMlaAttention:
         MlaAttention();
+        return nullptr;
+      case Opcode::kMlaPartial:
+        MlaPartial();
+        return nullptr;
+      case Opcode::kMlaMerge:
+        ForMerges(view_, device_, reinterpret_cast<const float**>(scratch_.kernel()),
+                  table_.mla_merge);
         return nullptr;
       case Opcode::kMlaExpanded:
         MlaExpanded();
@@ -403,6 +411,7 @@ class Runner {
     args.cache = view_.memory.CachePool<Act>(view_.operand(2), view_.visit.state_index);
     args.page_tokens = view_.program.state.page_tokens;
     args.split = program::kAttentionSplit;
+    args.chunk = program::kAttentionChunk;
     args.scale = instruction_.scalar[0];
     args.heads = heads;
     args.latent_query_stride = args.rank;
@@ -438,6 +447,13 @@ class Runner {
     } else {
       attend_rows(0, trip_);
     }
+  }
+
+  void MlaPartial() const {
+    ForPartials<Act>(view_, device_, [&](kernels::MlaAttentionArgs<Act>& args, std::int64_t chunk) {
+      args.scratch = scratch_.kernel();
+      table_.mla_partial(args, chunk);
+    });
   }
 
   void MlaExpanded() const {

@@ -43,6 +43,14 @@ std::int64_t KernelFloats(const Program& program, const Stream& stream,
     }
     case Opcode::kMlaAttention:
       return kernels::MlaScratchFloats(heads, columns(1) / heads, program::kAttentionSplit);
+    case Opcode::kMlaPartial:
+      return kernels::MlaPartialScratchFloats(heads, columns(1) / heads, program::kAttentionSplit);
+    case Opcode::kMlaMerge: {
+      // A pointer for every chunk.
+      const auto chunks =
+          CeilDiv<std::int64_t>(program.state.max_positions, program::kAttentionChunk);
+      return chunks * std::int64_t{sizeof(const float*) / sizeof(float)};
+    }
     case Opcode::kRouterTopK:
       return kernels::RouterScratchFloats(columns(0), instruction.imm[3]);
     default:

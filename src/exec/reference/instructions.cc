@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/align.h"
+#include "exec/divided_attention.h"
 #include "exec/draft_instructions.h"
 #include "exec/fast_runs.h"
 #include "exec/recurrent_states.h"
@@ -307,6 +308,7 @@ void MlaAttention(const Step<Act>& step) {
   args.cache = view.memory.CachePool<Act>(view.operand(2), view.visit.state_index);
   args.page_tokens = view.program.state.page_tokens;
   args.split = program::kAttentionSplit;
+  args.chunk = program::kAttentionChunk;
   args.scale = step.instruction().scalar[0];
   args.heads = step.num_heads();
   args.latent_query_stride = args.rank;
@@ -324,6 +326,25 @@ void MlaAttention(const Step<Act>& step) {
     args.out = view.Rows<float>(3).Row(row);
     scalar::MlaAttention<Act>(args);
   });
+}
+
+template <typename Act>
+void MlaPartial(const Step<Act>& step) {
+  const std::int64_t rank = step.view.OperandColumns(1) / step.num_heads();
+  std::vector<float> scratch(static_cast<std::size_t>(
+      kernels::MlaPartialScratchFloats(step.num_heads(), rank, program::kAttentionSplit)));
+  ForPartials<Act>(step.view, step.device,
+                   [&](kernels::MlaAttentionArgs<Act>& args, std::int64_t chunk) {
+                     args.scratch = scratch.data();
+                     scalar::MlaPartial<Act>(args, chunk);
+                   });
+}
+
+template <typename Act>
+void MlaMerge(const Step<Act>& step) {
+  std::vector<const float*> partials(static_cast<std::size_t>(
+      CeilDiv<std::int64_t>(step.view.program.state.max_positions, program::kAttentionChunk)));
+  ForMerges(step.view, step.device, partials.data(), scalar::MlaMerge);
 }
 
 template <typename Act>
@@ -501,6 +522,12 @@ Status Execute(const InstructionView& view, DeviceMemory* device, ExchangePort* 
       return {};
     case Opcode::kMlaAttention:
       MlaAttention(step);
+      return {};
+    case Opcode::kMlaPartial:
+      MlaPartial(step);
+      return {};
+    case Opcode::kMlaMerge:
+      MlaMerge(step);
       return {};
     case Opcode::kMlaExpanded:
       MlaExpanded(step);

@@ -2,14 +2,15 @@
 
 namespace megalith::kernels::MEGALITH_PATH {
 
-/// What the parts so far gave for one head of a row: out holds the weighted sum for probabilities
-/// relative to exp(max), `total` the sum of those.
+/// What the parts (or chunks) so far gave for one head of a row: out holds the weighted sum for
+/// probabilities relative to exp(max), `total` the sum of those.
 struct SoftmaxSum {
   float max;
   float total;
 };
 
-/// out = out and part_out, `count` channels, over their common maximum.
+/// out = out and part_out, `count` channels, over their common maximum. part_out has room for whole
+/// vectors.
 inline void MergePart(std::int64_t count, SoftmaxSum part, const float* part_out, SoftmaxSum* sum,
                       float* out) {
   const float merged_max = part.max > sum->max ? part.max : sum->max;
@@ -24,6 +25,25 @@ inline void MergePart(std::int64_t count, SoftmaxSum part, const float* part_out
   sum->max = merged_max;
 }
 
+/// The last step: out = out / total.
+inline void DivideByTotal(std::int64_t count, float total, float* out) {
+  const Vec divisor = Set1(total);
+  ForEachVector(count, [&](std::int64_t j, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+    StoreUpTo(LoadUpTo(out + j, n) / divisor, out + j, n);
+  });
+}
+
+/// Where what the parts give is merged, query by query.
+struct MlaSums {
+  float* Out(std::int64_t row, std::int64_t head) const {
+    return out + row * row_stride + head * head_stride;
+  }
+
+  SoftmaxSum* sums;  // [queries]
+  float* out;        // [rows][heads][rank]
+  std::int64_t row_stride, head_stride;
+};
+
 /// A call and its scratch. The heads of all rows, row after row, are its "queries".
 template <typename Act>
 struct MlaCall {
@@ -34,12 +54,27 @@ struct MlaCall {
         positions(reinterpret_cast<const Act**>(arguments.scratch)),
         scores(arguments.scratch + 2 * (stride + kMlaPositionsAhead)),
         part_out(scores + kMlaHeads * stride),
-        sums(reinterpret_cast<SoftmaxSum*>(part_out + kMlaHeads * padded_rank)) {}
+        sums(reinterpret_cast<SoftmaxSum*>(part_out + kMlaHeads * padded_rank)) {
+    static_assert(kMlaHeads <= kMaxMlaHeadsAtOnce);
+  }
 
   /// Positions from `begin` on that a row sees in their part; < 1 if it sees none.
   std::int64_t Visible(std::int64_t row, std::int64_t begin) const {
     const std::int64_t left = args.num_positions + row - begin;
     return left < args.split ? left : args.split;
+  }
+  /// The first row that sees position `begin`: those before it have seen everything. args.rows or
+  /// more if none does.
+  std::int64_t FirstRow(std::int64_t begin) const {
+    return begin < args.num_positions ? 0 : begin - args.num_positions + 1;
+  }
+  /// Into the call's own outputs.
+  MlaSums Total() const { return {sums, args.out, args.out_row_stride, args.out_stride}; }
+  /// Into scratch, of which mla_partial has less.
+  MlaSums OfChunk() const {
+    SoftmaxSum* const chunk_sums = sums + args.heads * kMaxMlaRows;
+    auto* const chunk_out = reinterpret_cast<float*>(chunk_sums + args.heads * kMaxMlaRows);
+    return {chunk_sums, chunk_out, args.heads * padded_rank, padded_rank};
   }
 
   const MlaAttentionArgs<Act>& args;
@@ -195,9 +230,11 @@ inline void WeightAllLatents(const MlaCall<Act>& call, const float* scores, std:
   }
 }
 
-/// The part from position `begin` on for kHeads queries from `query` on.
+/// The part from position `begin` on for kHeads queries from `query` on, merged into `into`;
+/// `starts`: there is nothing yet.
 template <int kHeads, typename Act>
-void AttendPart(const MlaCall<Act>& call, std::int64_t query, std::int64_t begin) {
+void AttendPart(const MlaCall<Act>& call, const MlaSums& into, std::int64_t query,
+                std::int64_t begin, bool starts) {
   const MlaAttentionArgs<Act>& args = call.args;
   const float* latent_queries[kHeads];
   const Act* extra_queries[kHeads];
@@ -210,7 +247,7 @@ void AttendPart(const MlaCall<Act>& call, std::int64_t query, std::int64_t begin
         args.latent_query + row * args.latent_query_row_stride + head * args.latent_query_stride;
     extra_queries[h] =
         args.extra_query + row * args.extra_query_row_stride + head * args.extra_query_stride;
-    out[h] = args.out + row * args.out_row_stride + head * args.out_stride;
+    out[h] = into.Out(row, head);
     visible[h] = call.Visible(row, begin);
   }
   constexpr int kPositions = kMlaHeads * kMlaPositions / kHeads;  // as many sums as registers hold
@@ -235,8 +272,8 @@ void AttendPart(const MlaCall<Act>& call, std::int64_t query, std::int64_t begin
     if (visible[h] > common) {
       WeightAllLatents<1>(call, call.scores + h * call.stride, common, visible[h], part_out);
     }
-    SoftmaxSum& sum = call.sums[query + h];
-    if (begin == 0) {
+    SoftmaxSum& sum = into.sums[query + h];
+    if (starts) {
       sum = parts[h];
       std::memcpy(out[h], part_out, static_cast<std::size_t>(args.rank) * sizeof(float));
     } else {
@@ -247,35 +284,82 @@ void AttendPart(const MlaCall<Act>& call, std::int64_t query, std::int64_t begin
 
 /// AttendPart for the queries from `query` on, kHeads at a time while there are as many.
 template <int kHeads, typename Act>
-inline void AttendPartByHeads(const MlaCall<Act>& call, std::int64_t query, std::int64_t begin) {
+inline void AttendPartByHeads(const MlaCall<Act>& call, const MlaSums& into, std::int64_t query,
+                              std::int64_t begin, bool starts) {
   const std::int64_t queries = call.args.rows * call.args.heads;
-  for (; query + kHeads <= queries; query += kHeads) AttendPart<kHeads>(call, query, begin);
-  if constexpr (kHeads > 1) AttendPartByHeads<kHeads / 2>(call, query, begin);
+  for (; query + kHeads <= queries; query += kHeads) {
+    AttendPart<kHeads>(call, into, query, begin, starts);
+  }
+  if constexpr (kHeads > 1) AttendPartByHeads<kHeads / 2>(call, into, query, begin, starts);
 }
 
-/// Parts outside, queries inside: a part of the cache is read from memory once for all heads of all
-/// rows.
+/// The chunk from position `begin` on. Parts outside, queries inside: a part of the cache is read
+/// from memory once for all heads of all rows.
 template <typename Act>
-void MlaAttention(const MlaAttentionArgs<Act>& args) {
-  static_assert(kMlaHeads <= kMaxMlaHeadsAtOnce);
-  const MlaCall<Act> call(args);
-  const std::int64_t num_positions = args.num_positions + args.rows - 1;  // of the last row
-  for (std::int64_t begin = 0; begin < num_positions; begin += args.split) {
-    FindPositions(call, begin, call.Visible(args.rows - 1, begin));
-    // The first rows may have seen everything.
-    const std::int64_t done = begin < args.num_positions ? 0 : begin - args.num_positions + 1;
-    AttendPartByHeads<kMlaHeads>(call, done * args.heads, begin);
+void AttendChunk(const MlaCall<Act>& call, std::int64_t begin, const MlaSums& into) {
+  const MlaAttentionArgs<Act>& args = call.args;
+  const std::int64_t end = std::min(begin + args.chunk, args.num_positions + args.rows - 1);
+  for (std::int64_t part = begin; part < end; part += args.split) {
+    FindPositions(call, part, call.Visible(args.rows - 1, part));
+    AttendPartByHeads<kMlaHeads>(call, into, call.FirstRow(part) * args.heads, part, part == begin);
   }
-  const SoftmaxSum* sum = call.sums;
-  for (std::int64_t row = 0; row < args.rows; ++row) {
-    for (std::int64_t head = 0; head < args.heads; ++head) {
-      float* out = args.out + row * args.out_row_stride + head * args.out_stride;
-      const Vec total = Set1((sum++)->total);
-      ForEachVector(args.rank, [&](std::int64_t j, std::int64_t n) MEGALITH_INLINE_LAMBDA {
-        StoreUpTo(LoadUpTo(out + j, n) / total, out + j, n);
-      });
+}
+
+/// Calls function(row, head, query) for all heads of the rows from `row` on.
+template <typename Act, typename Function>
+inline void ForQueries(const MlaCall<Act>& call, std::int64_t row, Function function) {
+  for (; row < call.args.rows; ++row) {
+    for (std::int64_t head = 0; head < call.args.heads; ++head) {
+      function(row, head, row * call.args.heads + head);
     }
   }
+}
+
+template <typename Act>
+void MlaAttention(const MlaAttentionArgs<Act>& args) {
+  const MlaCall<Act> call(args);
+  const MlaSums total = call.Total();
+  const MlaSums of_chunk = call.OfChunk();
+  AttendChunk(call, 0, total);
+  const std::int64_t num_positions = args.num_positions + args.rows - 1;  // of the last row
+  for (std::int64_t begin = args.chunk; begin < num_positions; begin += args.chunk) {
+    AttendChunk(call, begin, of_chunk);
+    ForQueries(call, call.FirstRow(begin),
+               [&](std::int64_t row, std::int64_t head, std::int64_t query) {
+                 MergePart(args.rank, of_chunk.sums[query], of_chunk.Out(row, head),
+                           &total.sums[query], total.Out(row, head));
+               });
+  }
+  ForQueries(call, 0, [&](std::int64_t row, std::int64_t head, std::int64_t query) {
+    DivideByTotal(args.rank, total.sums[query].total, total.Out(row, head));
+  });
+}
+
+template <typename Act>
+void MlaPartial(const MlaAttentionArgs<Act>& args, std::int64_t chunk) {
+  const MlaCall<Act> call(args);
+  const MlaSums sums = call.Total();
+  const std::int64_t begin = chunk * args.chunk;
+  AttendChunk(call, begin, sums);
+  ForQueries(call, call.FirstRow(begin),
+             [&](std::int64_t row, std::int64_t head, std::int64_t query) {
+               float* out = sums.Out(row, head);
+               out[args.rank] = sums.sums[query].max;
+               out[args.rank + 1] = sums.sums[query].total;
+             });
+}
+
+inline void MlaMerge(const MlaMergeArgs& args) {
+  const auto sum_of = [&](const float* partial) {
+    return SoftmaxSum{partial[args.rank], partial[args.rank + 1]};
+  };
+  SoftmaxSum sum = sum_of(args.partials[0]);
+  std::memcpy(args.out, args.partials[0], static_cast<std::size_t>(args.rank) * sizeof(float));
+  for (std::int64_t chunk = 1; chunk < args.num_chunks; ++chunk) {
+    const float* partial = args.partials[chunk];
+    MergePart(args.rank, sum_of(partial), partial, &sum, args.out);
+  }
+  DivideByTotal(args.rank, sum.total, args.out);
 }
 
 }  // namespace megalith::kernels::MEGALITH_PATH

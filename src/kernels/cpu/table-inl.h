@@ -39,6 +39,8 @@ KernelTable<Act> MakeTable() {
   table.kda_head = KdaHead<Act>;
   table.kda_chunks = KdaChunks<Act>;
   table.mla_attention = MlaAttention<Act>;
+  table.mla_partial = MlaPartial<Act>;
+  table.mla_merge = MlaMerge;
   if constexpr (std::is_same_v<Act, Bf16>) table.mla_expanded = MlaExpanded;
   table.draft_attention = DraftAttention<Act>;
   table.router_top_k = RouterTopK;

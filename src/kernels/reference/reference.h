@@ -43,6 +43,9 @@ template <typename Act>
 void KdaChunks(const KdaHeadArgs<Act>& args);
 template <typename Act>
 void MlaAttention(const MlaAttentionArgs<Act>& args);
+template <typename Act>
+void MlaPartial(const MlaAttentionArgs<Act>& args, std::int64_t chunk);
+void MlaMerge(const MlaMergeArgs& args);
 /// `numerics`: of the products; args.matmul and the scratch are not used.
 void MlaExpanded(const MlaExpandedArgs& args, DotNumerics numerics);
 template <typename Act>

@@ -4,7 +4,9 @@
 
 #include "base/align.h"
 #include "base/check.h"
+#include "kernels/kernel_table.h"
 #include "kernels/layout.h"
+#include "program/attention_division.h"
 #include "program/exchange.h"
 
 namespace megalith::program {
@@ -50,6 +52,11 @@ std::int64_t NumPanels(const Product& product) {
 }
 
 }  // namespace
+
+bool ProgramBuilder::DividesContext() const {
+  return options.num_workers > 1 && options.max_rows <= kernels::kMaxMlaRows &&
+         options.max_positions > kUndividedPositions;
+}
 
 std::uint32_t ProgramBuilder::AddBuffer(std::string name, BufferKind kind, DType dtype,
                                         std::int64_t columns) {

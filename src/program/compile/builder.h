@@ -34,6 +34,9 @@ class ProgramBuilder {
 
   /// Whether runs that take the fast form fit in a step and are wanted.
   bool HasFastRuns() const { return options.fast_prefill && options.max_rows >= kFastRunRows; }
+  /// Whether workers share attention out over the context, too, not by heads alone. Not for many
+  /// rows, which make much of what they have read, and for which partial results would be large.
+  bool DividesContext() const;
   /// A buffer of step rows with the activation dtype, or another.
   std::uint32_t AddBuffer(std::string name, BufferKind kind, DType dtype, std::int64_t columns);
   std::uint32_t AddRows(std::string name, std::int64_t columns) {

@@ -26,8 +26,9 @@ struct CompileOptions {
   DType activation_dtype = DType::kBf16;
   std::int32_t num_slots = 1;  ///< sequences that may be alive at once
   std::int32_t page_tokens = 64;
-  std::int32_t max_positions = 4096;  ///< longest sequence
-  std::int32_t num_pages = 0;         ///< in the pool; 0: for num_slots of the longest sequences
+  /// Longest sequence. Beyond kUndividedPositions small steps divide attention over the context.
+  std::int32_t max_positions = 4096;
+  std::int32_t num_pages = 0;  ///< in the pool; 0: for num_slots of the longest sequences
   /// Most drafted tokens that a run may bring, to be taken back if the model disagrees: a slot
   /// keeps so many recurrent states more.
   std::int32_t max_drafts = 0;

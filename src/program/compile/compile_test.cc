@@ -161,6 +161,77 @@ TEST(Compile, OneRowLayersHaveNoMoreJoinsThanTheirDataNeeds) {
   }
 }
 
+CompileOptions LongContext(std::int32_t workers, std::int32_t rows, std::int32_t max_positions) {
+  CompileOptions options = Workers(workers, rows);
+  options.max_positions = max_positions;
+  return options;
+}
+
+std::int64_t Count(const Program& program, Opcode opcode) {
+  std::int64_t count = 0;
+  for (const Segment& segment : program.segments) {
+    for (const Stream& stream : segment.streams) {
+      count += std::count_if(
+          stream.instructions.begin(), stream.instructions.end(),
+          [opcode](const Instruction& instruction) { return instruction.opcode == opcode; });
+    }
+  }
+  return count;
+}
+
+TEST(Compile, AttentionOverLongContextsIsProved) {
+  for (const char* name : {"k3-tiny", "k3-odd", "k3-unit", "k3-realdims"}) {
+    const model::Model model = LoadModel(std::string(MEGALITH_TEST_DATA "/golden/") + name);
+    for (std::int32_t workers : {2, 3, 5}) {
+      for (std::int32_t rows : {1, 8}) {
+        CompileOptions options = LongContext(workers, rows, 100'000);
+        ExpectVerified(MustCompile(model, options), name);
+        options.barrier_after_each_op = true;
+        ExpectVerified(MustCompile(model, options), name);
+        options.activation_dtype = DType::kF32;
+        ExpectVerified(MustCompile(model, options), name);
+      }
+    }
+  }
+  const Program program = MustCompile(RealK3(), LongContext(64, 8, 1 << 20));
+  ExpectVerified(program, "Kimi K3");
+  EXPECT_LT(program.activation_arena_bytes, std::int64_t{1} << 30);
+}
+
+// Workers that share attention out by heads alone keep their joins.
+TEST(Compile, OnlySmallStepsOfSeveralWorkersOverLongContextsDivideTheContext) {
+  const model::Model model = Nano();
+  EXPECT_EQ(Count(MustCompile(model, LongContext(3, 8, 4097)), Opcode::kMlaAttention), 0);
+  EXPECT_EQ(Count(MustCompile(model, LongContext(3, 8, 4097)), Opcode::kMlaPartial), 3);
+  for (const CompileOptions& options :
+       {LongContext(3, 8, 4096), LongContext(1, 1, 1 << 20), LongContext(3, 16, 1 << 20)}) {
+    const Program program = MustCompile(model, options);
+    EXPECT_EQ(Count(program, Opcode::kMlaPartial), 0);
+    EXPECT_EQ(Count(program, Opcode::kMlaMerge), 0);
+    EXPECT_GT(Count(program, Opcode::kMlaAttention), 0);
+  }
+}
+
+// docs/program.md: one for what the others have computed. Another, for the queries of all heads,
+// stands in for that for the cache entry.
+TEST(Compile, DividedAttentionHasOneJoinMore) {
+  const auto joins = [](const Program& program) {
+    std::int64_t most = 0;
+    for (const Segment& segment : program.segments) {
+      if (segment.name != "mla_moe") continue;
+      for (const Stream& stream : segment.streams) {
+        const auto count = std::count_if(
+            stream.instructions.begin(), stream.instructions.end(),
+            [](const Instruction& instruction) { return instruction.wait_counter != kNone; });
+        most = std::max<std::int64_t>(most, count);
+      }
+    }
+    return most;
+  };
+  EXPECT_EQ(joins(MustCompile(Nano(), LongContext(2, 1, 100'000))),
+            joins(MustCompile(Nano(), LongContext(2, 1, 4096))) + 1);
+}
+
 TEST(Compile, SameInputsGiveTheSameHashAndOthersAnother) {
   const model::Model model = Nano();
   const std::string hash = ContentHash(MustCompile(model, Workers(2)));

@@ -55,6 +55,82 @@ void EmitOutputProjection(SegmentBuilder& segment, const LayerBuffers& buffers, 
   segment.EmitExchange({.name = "mixer_out", .buffers = {buffers.shared.prefix_mid}});
 }
 
+/// All but the operands that say where the result goes.
+Instruction AbsorbedAttention(const SegmentBuilder& segment, const MlaBuffers& own,
+                              std::uint32_t step_input, Opcode opcode, Range heads) {
+  const ProgramBuilder& builder = segment.builder;
+  const model::MlaConfig& mla = builder.model.mla;
+  const std::int64_t query_width = mla.qk_nope_head_dim + mla.qk_rope_head_dim;
+  Instruction attention;
+  attention.opcode = opcode;
+  attention.trip = Register::kRows;
+  attention.scalar[0] = 1.0f / std::sqrt(static_cast<float>(query_width));
+  attention.imm[0] = static_cast<std::int32_t>(heads.begin);
+  attention.imm[1] = static_cast<std::int32_t>(heads.end);
+  attention.operands[0] = {own.q, heads.begin * query_width, heads.end * query_width};
+  attention.operands[1] = {own.latent_query, heads.begin * mla.kv_lora_rank,
+                           heads.end * mla.kv_lora_rank};
+  attention.operands[2] = builder.All(own.cache);
+  attention.operands[4] = builder.All(step_input);
+  return attention;
+}
+
+/// Each worker: its heads over the whole context.
+void EmitAttention(SegmentBuilder& segment, const MlaBuffers& own, std::uint32_t step_input) {
+  const ProgramBuilder& builder = segment.builder;
+  const model::MlaConfig& mla = builder.model.mla;
+  segment.BeginPhase("mla_attention");
+  const std::vector<Range> ranges =
+      SplitEvenly(builder.OwnHeads(mla.num_attention_heads), segment.num_workers());
+  for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
+    const Range range = ranges[static_cast<std::size_t>(worker)];
+    if (range.size() == 0) continue;
+    Instruction attention =
+        AbsorbedAttention(segment, own, step_input, Opcode::kMlaAttention, range);
+    attention.imm[2] = builder.HasFastRuns() ? 1 : 0;
+    attention.operands[3] = {own.latent_out, range.begin * mla.kv_lora_rank,
+                             range.end * mla.kv_lora_rank};
+    segment.Emit(worker, attention);
+  }
+}
+
+/// Each worker: some chunks of the context for all heads. Then whoever goes on with a head merges
+/// its chunks.
+void EmitDividedAttention(SegmentBuilder& segment, const MlaBuffers& own,
+                          std::uint32_t step_input) {
+  const ProgramBuilder& builder = segment.builder;
+  const model::MlaConfig& mla = builder.model.mla;
+  const Range heads = builder.OwnHeads(mla.num_attention_heads);
+  const std::int32_t shares = segment.num_workers();
+  const std::int64_t columns = builder.program.buffers[own.partials].columns / shares;
+  segment.BeginPhase("mla_partial");
+  Instruction partial = AbsorbedAttention(segment, own, step_input, Opcode::kMlaPartial, heads);
+  partial.imm[4] = shares;
+  for (std::int32_t worker = 0; worker < shares; ++worker) {
+    partial.imm[3] = worker;
+    partial.operands[3] = {own.partials, worker * columns, (worker + 1) * columns};
+    segment.Emit(worker, partial);
+  }
+  segment.BeginPhase("mla_merge");
+  Instruction merge;
+  merge.opcode = Opcode::kMlaMerge;
+  merge.trip = Register::kRows;
+  merge.imm = {0, 0, static_cast<std::int32_t>(heads.begin), static_cast<std::int32_t>(heads.end),
+               shares};
+  merge.operands[0] = builder.All(own.partials);
+  merge.operands[2] = builder.All(step_input);
+  const std::vector<Range> ranges = SplitEvenly(heads, shares);
+  for (std::int32_t worker = 0; worker < shares; ++worker) {
+    const Range range = ranges[static_cast<std::size_t>(worker)];
+    if (range.size() == 0) continue;
+    merge.imm[0] = static_cast<std::int32_t>(range.begin);
+    merge.imm[1] = static_cast<std::int32_t>(range.end);
+    merge.operands[1] = {own.latent_out, range.begin * mla.kv_lora_rank,
+                         range.end * mla.kv_lora_rank};
+    segment.Emit(worker, merge);
+  }
+}
+
 /// The attention of fast runs, into their rows of what the value halves of kv_b have given the
 /// others.
 void EmitExpandedAttention(SegmentBuilder& segment, const MlaBuffers& own,
@@ -285,24 +361,10 @@ void EmitMla(SegmentBuilder& segment, const LayerBuffers& buffers) {
   segment.BeginPhase("mla_absorb");
   segment.EmitPerHead(absorb, aligned);
 
-  segment.BeginPhase("mla_attention");
-  Instruction attention;
-  attention.opcode = Opcode::kMlaAttention;
-  attention.trip = Register::kRows;
-  attention.scalar[0] = 1.0f / std::sqrt(static_cast<float>(query_width));
-  attention.imm[2] = fast ? 1 : 0;
-  const std::vector<Range> ranges = SplitEvenly(own_heads, segment.num_workers());
-  for (std::int32_t worker = 0; worker < segment.num_workers(); ++worker) {
-    const Range range = ranges[static_cast<std::size_t>(worker)];
-    if (range.size() == 0) continue;
-    attention.imm[0] = static_cast<std::int32_t>(range.begin);
-    attention.imm[1] = static_cast<std::int32_t>(range.end);
-    attention.operands[0] = {own.q, range.begin * query_width, range.end * query_width};
-    attention.operands[1] = {own.latent_query, range.begin * rank, range.end * rank};
-    attention.operands[2] = builder.All(own.cache);
-    attention.operands[3] = {own.latent_out, range.begin * rank, range.end * rank};
-    attention.operands[4] = builder.All(buffers.shared.step_input);
-    segment.Emit(worker, attention);
+  if (builder.DividesContext()) {
+    EmitDividedAttention(segment, own, buffers.shared.step_input);
+  } else {
+    EmitAttention(segment, own, buffers.shared.step_input);
   }
 
   segment.BeginPhase("mla_values");

@@ -4,6 +4,7 @@
 
 #include "base/align.h"
 #include "kernels/layout.h"
+#include "program/attention_division.h"
 #include "program/compile/layers.h"
 
 namespace megalith::program {
@@ -172,6 +173,13 @@ LayerBuffers AddLayerBuffers(ProgramBuilder& builder) {
     own.cache =
         builder.AddBuffer("mla_cache", BufferKind::kMlaCache, builder.options.activation_dtype,
                           mla.kv_lora_rank + mla.qk_rope_head_dim);
+    if (builder.DividesContext()) {
+      const std::int64_t workers = builder.options.num_workers;
+      const std::int64_t items =
+          MaxItemsOfShare(builder.OwnHeads(heads).size(), builder.options.max_positions, workers);
+      own.partials = builder.AddBuffer("mla_partials", BufferKind::kRows, DType::kF32,
+                                       workers * items * PartialStride(mla.kv_lora_rank));
+    }
     if (builder.HasFastRuns()) {
       const auto panels = [](std::int64_t outputs, std::int64_t inputs) {
         return RoundUp<std::int64_t>(outputs, kernels::kPanelOutputs) *

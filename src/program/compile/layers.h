@@ -24,6 +24,7 @@ struct KdaBuffers {
 };
 struct MlaBuffers {
   std::uint32_t q_a, q_a_norm, kv_a, q, gate, latent_query, latent_out, out, cache;
+  std::uint32_t partials = kNone;  ///< where the context is divided: columns of each worker
   // Of Programs with fast runs: kv_b as packed, one head after the other.
   std::uint32_t key_panels = kNone, value_panels = kNone;
 };

@@ -18,6 +18,9 @@ TEST(RandomModels, AreCompiledAndProvedForAnyWorkersAndRows) {
     options.store_slots = static_cast<std::int32_t>(random.Between(1, 6));
     options.num_slots = static_cast<std::int32_t>(random.Between(1, 3));
     if (random.Coin()) options.activation_dtype = DType::kF32;
+    if (random.Coin()) {
+      options.max_positions = static_cast<std::int32_t>(random.Between(1, 1 << 20));
+    }
     const auto verified = Verify(MustCompile(model, options));
     ASSERT_TRUE(verified.has_value()) << "seed " << seed << ": " << verified.error().message;
   }

@@ -335,5 +335,72 @@ INSTANTIATE_TEST_SUITE_P(Verifier, VerifierMutationOfFastPrefill,
                          testing::ValuesIn(kFastPrefillMutations),
                          [](const auto& test) { return test.param.name; });
 
+/// The same for attention that is divided over the context.
+class VerifierMutationOfDividedAttention : public testing::TestWithParam<Mutation> {};
+
+TEST_P(VerifierMutationOfDividedAttention, IsRejected) {
+  CompileOptions options = Workers(3, 2);
+  options.max_positions = 100'000;
+  Program program = MustCompile(Nano(), options);
+  ASSERT_TRUE(Verify(program).has_value());
+  GetParam().apply(program);
+  const auto verified = Verify(std::move(program));
+  ASSERT_FALSE(verified.has_value()) << "the mutated Program passed";
+  EXPECT_EQ(verified.error().code, ErrorCode::kBadProgram);
+  EXPECT_NE(verified.error().message.find(GetParam().property), std::string::npos)
+      << verified.error().message;
+}
+
+void DropWaits(Program& program, Opcode opcode) {
+  Segment& segment = FindSegment(program, "mla_moe");
+  for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
+    Instruction& instruction = Find(segment, worker, opcode);
+    ASSERT_NE(instruction.wait_counter, kNone);
+    instruction.wait_counter = kNone;
+    instruction.wait_amount = 0;
+  }
+}
+
+const Mutation kDividedAttentionMutations[] = {
+    {"PartialDoesNotWaitForTheQueries", "V5",
+     [](Program& p) { DropWaits(p, Opcode::kMlaPartial); }},
+    {"MergeDoesNotWaitForTheShares", "V5", [](Program& p) { DropWaits(p, Opcode::kMlaMerge); }},
+    {"ShareComputedTwice", "V8",
+     [](Program& p) {
+       Segment& segment = FindSegment(p, "mla_moe");
+       const Instruction& first = Find(segment, 0, Opcode::kMlaPartial);
+       Instruction& second = Find(segment, 1, Opcode::kMlaPartial);
+       second.imm[3] = first.imm[3];
+       second.operands[3] = first.operands[3];
+     }},
+    {"ShareMissing", "V8",
+     [](Program& p) {
+       Instruction& partial = Find(FindSegment(p, "mla_moe"), 2, Opcode::kMlaPartial);
+       partial.opcode = Opcode::kWait;
+       partial.operands = {};
+       partial.trip = Register::kOne;
+     }},
+    {"ShareThatDoesNotExist", "V1",
+     [](Program& p) { Find(FindSegment(p, "mla_moe"), 1, Opcode::kMlaPartial).imm[3] = 3; }},
+    {"ColumnsOfAnotherShare", "V8",
+     [](Program& p) { Find(FindSegment(p, "mla_moe"), 1, Opcode::kMlaPartial).imm[3] = 2; }},
+    {"MoreSharesThanAreComputed", "V",
+     [](Program& p) {
+       for (std::size_t worker : {0u, 1u, 2u}) {
+         Find(FindSegment(p, "mla_moe"), worker, Opcode::kMlaMerge).imm[4] = 4;
+       }
+     }},
+    {"HeadsThatWereNotComputed", "V",
+     [](Program& p) { Find(FindSegment(p, "mla_moe"), 2, Opcode::kMlaMerge).imm[3] += 1; }},
+    {"HeadsOutsideTheDivision", "V1",
+     [](Program& p) { Find(FindSegment(p, "mla_moe"), 2, Opcode::kMlaMerge).imm[3] -= 1; }},
+    {"LongerSequencesThanTheColumnsHold", "V7", [](Program& p) { p.state.max_positions *= 2; }},
+    {"ShorterSequencesThanTheColumnsAreFor", "V1", [](Program& p) { p.state.max_positions /= 2; }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Verifier, VerifierMutationOfDividedAttention,
+                         testing::ValuesIn(kDividedAttentionMutations),
+                         [](const auto& test) { return test.param.name; });
+
 }  // namespace
 }  // namespace megalith::program
