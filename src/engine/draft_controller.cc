@@ -25,9 +25,11 @@ constexpr std::int32_t kClearPatience = 4;
 constexpr double kClearSpeedup = 1.5;
 constexpr std::int32_t kKnownPatience = 8;
 constexpr double kSafeSpeedup = 1.1;
-/// Where drafting has gained over all sequences, a sequence waits so many times less for a probe.
-constexpr double kGainsGenerosity = 8.0;
-constexpr double kClearGain = 10.0;  // plain steps
+/// Where drafting has gained so much over all sequences, in plain steps, a sequence need not save
+/// for a probe: it waits for so many plain steps, twice as many after each that found nothing.
+constexpr double kClearGain = 10.0;
+constexpr std::int32_t kFirstWait = 8;
+constexpr std::int32_t kLongestWait = 128;
 /// The first of them may still verify what was requested.
 constexpr std::int32_t kPlainRounds = static_cast<std::int32_t>(StepCosts::kPlainSteps) + 1;
 constexpr std::int32_t kFirstPlainInterval = 16;
@@ -71,6 +73,7 @@ DraftController::DraftController(const DraftControllerOptions& options, DraftExp
       acceptance_(experience.acceptance),
       blocks_(kBlocks),
       request_(options.max_drafts),
+      wait_(kFirstWait),
       plain_interval_(kFirstPlainInterval) {
   MEGALITH_CHECK(options.max_drafts >= 0 && options.max_drafts <= costs_.max_drafts());
   const auto max_drafts = static_cast<std::size_t>(options.max_drafts);
@@ -192,10 +195,7 @@ void DraftController::Record(const RoundRecord& round) {
     Lose(costs_.Rows(num_drafts) + costs_.Drafting(paid) - (1 + num_accepted));
   } else if (mode_ == Mode::kOff) {
     Lose(-options_.probe_share);
-    // What others have gained is there to be spent.
-    if (experience_.steps_lost < -kClearGain) {
-      steps_lost_ -= (kGainsGenerosity - 1.0) * options_.probe_share;
-    }
+    ++steps_waited_;
   }
 }
 
@@ -270,7 +270,10 @@ std::int32_t DraftController::BestCut(double least_chance) const {
 }
 
 bool DraftController::MayProbe() const {
-  return mode_ == Mode::kOff && steps_lost_ <= 0.0 && experience_.steps_lost <= 0.0;
+  if (mode_ != Mode::kOff || options_.probe_share <= 0.0) return false;
+  // What others have gained is there to be spent.
+  if (experience_.steps_lost < -kClearGain && steps_waited_ >= wait_) return true;
+  return steps_lost_ <= 0.0 && experience_.steps_lost <= 0.0;
 }
 
 void DraftController::Lose(double steps) {
@@ -285,6 +288,7 @@ void DraftController::StartProbe() {
   probe_rounds_left_ = kProbeRounds + (options_.request_costs ? 1 : 0);
   plain_rounds_left_ = options_.request_costs ? kPlainRounds - 1 : 0;
   steps_lost_ = 0.0;
+  steps_waited_ = 0;
   acceptance_.Doubt();
   ForgetBlocks();
   ++statistics_.probes;
@@ -292,12 +296,14 @@ void DraftController::StartProbe() {
 
 void DraftController::SwitchOn() {
   mode_ = Mode::kOn;
+  wait_ = kFirstWait;
   plain_rounds_left_ = 0;
   ++statistics_.switches_on;
 }
 
 void DraftController::SwitchOff() {
   if (mode_ == Mode::kOn) ++statistics_.switches_off;
+  if (mode_ == Mode::kProbing) wait_ = std::min(2 * wait_, kLongestWait);
   steps_lost_ = std::max(steps_lost_, 0.0);
   mode_ = Mode::kOff;
   plain_rounds_left_ = 0;

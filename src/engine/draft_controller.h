@@ -22,8 +22,9 @@
 // more than `probe_share` of the steps since: dear probes are rare, cheap ones frequent, and the
 // total loss is known beforehand. That holds for the sequence and for all sequences together, so
 // where drafting does not pay, not every sequence finds out for itself. A sequence begins with what
-// the first rounds of others have brought, and drafts at once if that gains. Plain steps at growing
-// intervals tell what drafting costs now.
+// the first rounds of others have brought, and drafts at once if that gains. If drafting has gained
+// over all sequences, probes come at growing intervals without being saved for: a text may begin
+// badly and go on well. Plain steps at growing intervals tell what drafting costs now.
 //
 // Proposals that cost nothing (request_costs = false: n-grams) are requested in every round. If
 // they come with confidences (NgramDrafter::Confidence), a long match is verified whatever became
@@ -145,6 +146,8 @@ class DraftController {
   /// To drafting since the last probe began, in plain steps; while off, every step makes up for
   /// probe_share of one.
   double steps_lost_ = 0.0;
+  std::int32_t steps_waited_ = 0;  ///< plain ones since the last probe began
+  std::int32_t wait_;              ///< of these before the next where others have gained
 
   std::int32_t plain_rounds_left_ = 0;  ///< of those that measure
   std::int32_t plain_interval_;

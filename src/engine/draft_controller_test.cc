@@ -545,6 +545,37 @@ TEST(DraftController, WhereDraftsHaveGainedEachTextTriesThem) {
   EXPECT_GE(good.statistics.switches_on, 1);
 }
 
+// The first rounds of such texts say nothing good, so none begins with drafts.
+TEST(DraftController, WhereDraftsHaveGainedATextThatBeginsBadlyIsTriedAgainSoon) {
+  constexpr unsigned kTexts = 5;
+  for (const Machine& machine : {kSmall, kArithmetic}) {
+    DraftExperience experience(kMaxDrafts);
+    const Drafter drafter = Accepting([](std::int64_t token) { return token < 12 ? 0.0 : 0.95; });
+    Simulate(machine, drafter, {}, &experience);
+    std::int64_t until_on = 0;
+    for (unsigned seed = 1; seed <= kTexts; ++seed) {
+      const RunOptions options{.tokens = 200, .seed = seed, .keep_rounds = true};
+      for (const Round& round : Simulate(machine, drafter, options, &experience).rounds) {
+        if (round.after.switches_on == 0) ++until_on;
+      }
+    }
+    EXPECT_LT(until_on, 50 * kTexts) << machine.name;
+  }
+}
+
+// The price: a text where drafts do not pay may lose what others have gained, but slowly.
+TEST(DraftController, WhereDraftsHaveGainedUselessOnesLoseLittle) {
+  for (const Machine& machine : kMachines) {
+    DraftExperience experience(kMaxDrafts);
+    Simulate(machine, Accepting(0.95), {}, &experience);
+    for (unsigned seed = 1; seed <= 5; ++seed) {
+      const Outcome run =
+          Simulate(machine, Accepting(0.0), {.tokens = 1000, .seed = seed}, &experience);
+      EXPECT_LT(run.cost, 1.1 * 1000) << machine.name << ", seed " << seed;
+    }
+  }
+}
+
 TEST(DraftController, SameRecordsGiveSamePlans) {
   const Drafter drafter = Uneven([](Random& random, double chance) {
     return static_cast<float>(Logit(chance) + random.Normal());
