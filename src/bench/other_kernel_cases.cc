@@ -164,7 +164,7 @@ KernelCase MlaAttention(Isa isa, std::int64_t positions, bool is_partial, ColdMe
   args.page_table = pages;
   args.out_stride = kPartialStride;
   args.out = buffers->Float(kHeadsAtOnce * kPartialStride);
-  args.scratch = buffers->Float(kernels::MlaScratchFloats(kHeadsAtOnce, kRank, kSplit));
+  args.scratch = buffers->Float(kernels::MlaScratchFloats(kHeadsAtOnce, kRank, kExtra, kSplit));
   const std::size_t bytes =
       static_cast<std::size_t>(RoundUp(positions, kPageTokens)) * (kRank + kExtra) * sizeof(Bf16);
   KernelCase item = Named(is_partial ? "mla_partial" : "mla_attention",

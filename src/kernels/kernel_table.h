@@ -205,8 +205,9 @@ inline std::int64_t KdaChunkScratchFloats(std::int64_t head_dim) {
 /// r. The context is cut into chunks, and these into parts, both counted from position 0. A part is
 /// a softmax of its own: largest score, exponentials relative to it, their sum ("total"), latents
 /// weighted with them. The parts of a chunk are merged in ascending order, by rescaling both to the
-/// larger maximum; so are then the chunks; the total divides last. Bits of a row and head do not
-/// depend on which others are in the call; together they read the cache once. Strides are elements.
+/// larger maximum; so are then the chunks; the total divides last. What is rounded and in which
+/// order products add up is rule 6 of numerics.h. Bits of a row and head do not depend on which
+/// others are in the call; together they read the cache once. Strides are elements.
 ///
 /// mla_partial does one chunk of this: of each row that sees any of it, per head out[0 .. rank) =
 /// weighted latents, not divided, out[rank] = maximum, out[rank + 1] = total. Other rows' outputs
@@ -230,8 +231,8 @@ struct MlaAttentionArgs {
   float scale;
   float* out;  ///< [rows][heads][rank] f32
   std::int64_t out_stride;
-  /// Private, 64-byte aligned: MlaScratchFloats(heads, rank, split); mla_partial:
-  /// MlaPartialScratchFloats.
+  /// Private, 64-byte aligned: MlaScratchFloats(heads, rank, extra, split);
+  /// mla_partial: MlaPartialScratchFloats.
   float* scratch;
   std::int64_t rows = 1;  ///< 1 .. kMaxMlaRows
   // Between rows; unused for a single one.
@@ -247,18 +248,24 @@ inline constexpr std::int64_t kMlaPositionsAhead = 32;
 inline std::int64_t MlaScoreStride(std::int64_t split) {
   return RoundUp<std::int64_t>(split, kMlaScoreBlock);
 }
+/// Blocks of 32 elements of a query: those of the latent, then those of the extra key.
+inline std::int64_t MlaQueryPairs(std::int64_t rank, std::int64_t extra) {
+  return CeilDiv<std::int64_t>(rank, kBlockInputs) + CeilDiv<std::int64_t>(extra, kBlockInputs);
+}
 inline std::int64_t MlaPartialScratchFloats(std::int64_t heads, std::int64_t rank,
-                                            std::int64_t split) {
+                                            std::int64_t extra, std::int64_t split) {
   const std::int64_t stride = MlaScoreStride(split);
-  // Of a part: pointers to its positions, scores and output of the heads at once; then maximum and
-  // total of the parts so far for every head of every row.
-  return 2 * (stride + kMlaPositionsAhead) +
+  // Of a part: the queries of the heads at once, pointers to its positions, scores and output; then
+  // maximum and total of the parts so far for every head of every row.
+  return kMaxMlaHeadsAtOnce * MlaQueryPairs(rank, extra) * kBlockInputs +
+         2 * (stride + kMlaPositionsAhead) +
          kMaxMlaHeadsAtOnce * (stride + RoundUp<std::int64_t>(rank, kLanes)) +
          2 * heads * kMaxMlaRows;
 }
-inline std::int64_t MlaScratchFloats(std::int64_t heads, std::int64_t rank, std::int64_t split) {
+inline std::int64_t MlaScratchFloats(std::int64_t heads, std::int64_t rank, std::int64_t extra,
+                                     std::int64_t split) {
   // Beside the chunks so far, the parts so far of a chunk.
-  return MlaPartialScratchFloats(heads, rank, split) +
+  return MlaPartialScratchFloats(heads, rank, extra, split) +
          heads * kMaxMlaRows * (2 + RoundUp<std::int64_t>(rank, kLanes));
 }
 

@@ -31,7 +31,7 @@ struct MlaCase {
         cache((CeilDiv(cached, tokens_per_page) + 2) * tokens_per_page * (rank_count + extra_count),
               1),
         out(num_rows * head_count * (rank_count + 3), 1),
-        scratch(MlaScratchFloats(head_count, rank_count, split_count)) {
+        scratch(MlaScratchFloats(head_count, rank_count, extra_count, split_count)) {
     Random random(seed);
     latent_query.FillNormal(random);
     extra_query.FillNormal(random);
@@ -201,7 +201,7 @@ void AttendByChunks(MlaCase<Act>& c, std::int64_t rows,
   const std::int64_t per_row = c.heads * stride;
   Buffer<float> partials(num_chunks * rows * per_row);
   partials.Fill([] { return 3.0f; });
-  Buffer<float> scratch(MlaPartialScratchFloats(c.heads, c.rank, c.split));
+  Buffer<float> scratch(MlaPartialScratchFloats(c.heads, c.rank, c.extra, c.split));
   MlaAttentionArgs<Act> args = c.Args();
   args.rows = rows;
   args.scratch = scratch.data();
@@ -373,6 +373,39 @@ TEST(ReferenceMlaAttention, EqualsSoftmaxOverTheWholeContext) {
     }
     EXPECT_NEAR(static_cast<double>(c.out[i]), expected, relative * magnitude) << i;
   }
+}
+
+// With bf16 activations two roundings come in, each by up to 2^-9 of a value: of the latent query,
+// which moves a score by at most that share of the magnitudes of its products, and of the
+// exponentials. The weights stay weights: their sum is what divides.
+TEST(ReferenceMlaAttention, Bf16StaysWithinTheBoundOfItsRoundings) {
+  const ScopedFlushDenormals flush;
+  MlaCase<Bf16> rounded(1, 48, 8, 150, 16, 32, 9);
+  MlaCase<float> exact(1, 48, 8, 150, 16, 32, 9);
+  for (std::int64_t i = 0; i < 8; ++i) exact.extra_query[i] = ToFloat(rounded.extra_query[i]);
+  double score_magnitude = 0.0;
+  for (std::int64_t p = 0; p < 150; ++p) {
+    double magnitude = 0.0;
+    for (std::int64_t i = 0; i < 56; ++i) {
+      exact.Row(p)[i] = ToFloat(rounded.Row(p)[i]);
+      if (i < 48) magnitude += std::fabs(exact.latent_query[i] * exact.Row(p)[i]);
+    }
+    score_magnitude = std::max(score_magnitude, magnitude * static_cast<double>(0.15f));
+  }
+  reference::MlaAttention(rounded.Args());
+  reference::MlaAttention(exact.Args());
+  // Of a weight, relative: the score's shift, the rounding, and both again in the total.
+  const double relative = 2.0 * (std::expm1(score_magnitude * 0x1p-9) + 0x1p-9);
+  std::size_t differ = 0;
+  for (std::int64_t i = 0; i < 48; ++i) {
+    double largest = 0.0;
+    for (std::int64_t p = 0; p < 150; ++p) {
+      largest = std::max(largest, std::fabs(static_cast<double>(exact.Row(p)[i])));
+    }
+    EXPECT_NEAR(rounded.out[i], exact.out[i], relative * largest) << i;
+    differ += rounded.out[i] != exact.out[i] ? 1 : 0;
+  }
+  EXPECT_GT(differ, 0U);
 }
 
 TEST(ReferenceMlaAttention, OnePositionReturnsItsLatent) {

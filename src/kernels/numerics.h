@@ -32,9 +32,17 @@
 //    chains (rule 3).
 // 3. Everything else is element-wise or a chain in index order from +0, with separate multiply and
 //    add.
+//    MLA attention multiplies in pairs instead (MlaAttentionArgs): rule 6.
 // 4. exp, tanh, sigmoid, softplus are the functions below. sqrt and division are IEEE.
 // 5. Denormals: workers run with flush-to-zero and denormals-are-zero (as AMX and AVX-512 BF16 do);
 //    see flush_denormals.h.
+// 6. MLA attention rounds latent queries and the exponentials of a part to the activation type, so
+//    with bf16 activations all its products are exact. Scores: 16 lanes, in blocks of 32 elements,
+//    lane j adds the product of element 2 j + 1, then that of element 2 j; elements beyond the end
+//    count as +0, the extra key begins a block of its own, lanes fold as in rule 2. Weighted
+//    latents: a chain from +0 over the positions of a part two by two, the odd one first; a
+//    missing last one counts as +0. Each addition is fused (with float activations products are
+//    rounded first). The total of a part is the sum (rule 2) of the rounded exponentials.
 
 #include <bit>
 #include <cmath>

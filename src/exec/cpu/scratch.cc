@@ -42,9 +42,13 @@ std::int64_t KernelFloats(const Program& program, const Stream& stream,
           .floats;
     }
     case Opcode::kMlaAttention:
-      return kernels::MlaScratchFloats(heads, columns(1) / heads, program::kAttentionSplit);
-    case Opcode::kMlaPartial:
-      return kernels::MlaPartialScratchFloats(heads, columns(1) / heads, program::kAttentionSplit);
+    case Opcode::kMlaPartial: {
+      const std::int64_t rank = columns(1) / heads;
+      const std::int64_t extra = columns(2) - rank;
+      return instruction.opcode == Opcode::kMlaPartial
+                 ? kernels::MlaPartialScratchFloats(heads, rank, extra, program::kAttentionSplit)
+                 : kernels::MlaScratchFloats(heads, rank, extra, program::kAttentionSplit);
+    }
     case Opcode::kMlaMerge: {
       // A pointer for every chunk.
       const auto chunks =

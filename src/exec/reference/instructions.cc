@@ -314,8 +314,8 @@ void MlaAttention(const Step<Act>& step) {
   args.latent_query_stride = args.rank;
   args.extra_query_stride = query_width;
   args.out_stride = args.rank;
-  std::vector<float> scratch(
-      static_cast<std::size_t>(kernels::MlaScratchFloats(args.heads, args.rank, args.split)));
+  std::vector<float> scratch(static_cast<std::size_t>(
+      kernels::MlaScratchFloats(args.heads, args.rank, args.extra, args.split)));
   args.scratch = scratch.data();
   ForRows(step, step.instruction().imm[2] == 1, [&](std::int64_t row) {
     args.page_table =
@@ -331,8 +331,9 @@ void MlaAttention(const Step<Act>& step) {
 template <typename Act>
 void MlaPartial(const Step<Act>& step) {
   const std::int64_t rank = step.view.OperandColumns(1) / step.num_heads();
+  const std::int64_t extra = step.view.OperandColumns(2) - rank;
   std::vector<float> scratch(static_cast<std::size_t>(
-      kernels::MlaPartialScratchFloats(step.num_heads(), rank, program::kAttentionSplit)));
+      kernels::MlaPartialScratchFloats(step.num_heads(), rank, extra, program::kAttentionSplit)));
   ForPartials<Act>(step.view, step.device,
                    [&](kernels::MlaAttentionArgs<Act>& args, std::int64_t chunk) {
                      args.scratch = scratch.data();

@@ -21,6 +21,8 @@
 #include "kernels/cpu/draft_attention-inl.h"
 #include "kernels/cpu/kda-inl.h"
 #include "kernels/cpu/kda_chunks-inl.h"
+#include "kernels/cpu/pairs-inl.h"
+//
 #include "kernels/cpu/mla-inl.h"
 #include "kernels/cpu/mla_expanded-inl.h"
 #include "kernels/cpu/router-inl.h"

@@ -51,8 +51,12 @@ struct MlaCall {
       : args(arguments),
         stride(MlaScoreStride(arguments.split)),
         padded_rank(RoundUp<std::int64_t>(arguments.rank, kLanes)),
-        positions(reinterpret_cast<const Act**>(arguments.scratch)),
-        scores(arguments.scratch + 2 * (stride + kMlaPositionsAhead)),
+        query_pairs(MlaQueryPairs(arguments.rank, arguments.extra)),
+        queries(reinterpret_cast<Pairs<Act>*>(arguments.scratch)),
+        positions(reinterpret_cast<const Act**>(arguments.scratch +
+                                                kMlaHeads * query_pairs * kPairElements)),
+        scores(arguments.scratch + kMlaHeads * query_pairs * kPairElements +
+               2 * (stride + kMlaPositionsAhead)),
         part_out(scores + kMlaHeads * stride),
         sums(reinterpret_cast<SoftmaxSum*>(part_out + kMlaHeads * padded_rank)) {
     static_assert(kMlaHeads <= kMaxMlaHeadsAtOnce);
@@ -80,6 +84,8 @@ struct MlaCall {
   const MlaAttentionArgs<Act>& args;
   std::int64_t stride;  // between the scores of queries: a whole number of blocks of positions
   std::int64_t padded_rank;
+  std::int64_t query_pairs;
+  Pairs<Act>* queries;    // [kMlaHeads][query_pairs]
   const Act** positions;  // [stride + kMlaPositionsAhead]: cached rows of the part and behind it
   float* scores;          // [kMlaHeads][stride], later probabilities
   float* part_out;        // [kMlaHeads][padded_rank]
@@ -109,29 +115,53 @@ inline void FindPositions(const MlaCall<Act>& call, std::int64_t begin, std::int
   for (; i < wanted; ++i) call.positions[i] = call.positions[existing - 1];
 }
 
-/// sum[h * kCount + i] += one vector of query h times the same columns of position i. Inlined, or
-/// the sums would live in memory.
-template <int kHeads, int kCount, typename Query, typename Act>
-MEGALITH_INLINE void AddScores(const Query* const (&queries)[kHeads],
-                               const Act* const (&positions)[kCount], std::int64_t query_column,
-                               std::int64_t column, std::int64_t n, Vec (&sum)[kHeads * kCount]) {
-  Vec query[kHeads];
-  ForEachConstant<kHeads>(
-      [&](auto h) MEGALITH_INLINE_LAMBDA { query[h] = LoadUpTo(queries[h] + query_column, n); });
+/// Calls function(column, n) for every 32 of `count` elements; n < 32 only for the last.
+template <typename Function>
+MEGALITH_INLINE void ForEachPairs(std::int64_t count, Function function) {
+  std::int64_t c = 0;
+  for (; c + kPairElements <= count; c += kPairElements) function(c, kPairElements);
+  if (c < count) function(c, count - c);
+}
+
+/// One query as ScorePositions reads it, rounded: `target` in scratch, call.query_pairs long.
+template <typename Act>
+inline void PrepareQuery(const MlaCall<Act>& call, const float* latent_query,
+                         const Act* extra_query, Pairs<Act>* target) {
+  const auto prepare = [&](const auto* source, std::int64_t count) {
+    ForEachPairs(count, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+      Act rounded[kPairElements] = {};
+      ForEachVector(n, [&](std::int64_t j, std::int64_t m) MEGALITH_INLINE_LAMBDA {
+        StoreUpTo(LoadUpTo(source + c + j, m), rounded + j, m);
+      });
+      *target++ = LoadPairs(rounded);
+    });
+  };
+  prepare(latent_query, call.args.rank);
+  prepare(extra_query, call.args.extra);
+}
+
+/// sum[h * kCount + i] += the products of query h's pairs with n elements of position i from
+/// `column` on. Inlined, or the sums would live in memory.
+template <int kHeads, int kCount, typename Act>
+MEGALITH_INLINE void AddScores(const Pairs<Act>* queries, std::int64_t query_stride,
+                               const Act* const (&positions)[kCount], std::int64_t column,
+                               std::int64_t n, Vec (&sum)[kHeads * kCount]) {
+  Pairs<Act> query[kHeads];
+  ForEachConstant<kHeads>([&](auto h)
+                              MEGALITH_INLINE_LAMBDA { query[h] = queries[h * query_stride]; });
   ForEachConstant<kCount>([&](auto i) MEGALITH_INLINE_LAMBDA {
-    const Vec key = LoadUpTo(positions[i] + column, n);
+    const Pairs<Act> key = LoadPairsUpTo(positions[i] + column, n);
     ForEachConstant<kHeads>([&](auto h) MEGALITH_INLINE_LAMBDA {
       Vec& sum_here = sum[h * kCount + i];
-      sum_here = sum_here + query[h] * key;
+      sum_here = AddProducts(query[h], key, sum_here);
     });
   });
 }
 
-/// Scores, not yet scaled, of kCount positions from `first` on for kHeads queries; together, so
-/// that their additions overlap and a cached row is widened once.
+/// Scores, not yet scaled, of kCount positions from `first` on for kHeads prepared queries;
+/// together, so that their additions overlap and a cached row is unpacked once.
 template <int kHeads, int kCount, typename Act>
-inline void ScorePositions(const MlaCall<Act>& call, const float* const (&latent_queries)[kHeads],
-                           const Act* const (&extra_queries)[kHeads], std::int64_t first) {
+inline void ScorePositions(const MlaCall<Act>& call, std::int64_t first) {
   const MlaAttentionArgs<Act>& args = call.args;
   const Act* positions[kCount];
   const Act* ahead[kCount];
@@ -142,16 +172,17 @@ inline void ScorePositions(const MlaCall<Act>& call, const float* const (&latent
   });
   ForEachConstant<kHeads * kCount>([&](auto i) MEGALITH_INLINE_LAMBDA { sum[i] = Zero(); });
   constexpr std::int64_t kLineElements = 64 / sizeof(Act);
-  ForEachVector(args.rank, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
-    if (c % kLineElements == 0) {
-      ForEachConstant<kCount>([&](auto i) MEGALITH_INLINE_LAMBDA {
-        PrefetchLine(reinterpret_cast<const std::byte*>(ahead[i] + c));
+  const Pairs<Act>* queries = call.queries;
+  ForEachPairs(args.rank, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+    ForEachConstant<kCount>([&](auto i) MEGALITH_INLINE_LAMBDA {
+      ForEachConstant<kPairElements / kLineElements>([&](auto line) MEGALITH_INLINE_LAMBDA {
+        PrefetchLine(reinterpret_cast<const std::byte*>(ahead[i] + c + line * kLineElements));
       });
-    }
-    AddScores<kHeads, kCount>(latent_queries, positions, c, c, n, sum);
+    });
+    AddScores<kHeads, kCount>(queries++, call.query_pairs, positions, c, n, sum);
   });
-  ForEachVector(args.extra, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
-    AddScores<kHeads, kCount>(extra_queries, positions, c, args.rank + c, n, sum);
+  ForEachPairs(args.extra, [&](std::int64_t c, std::int64_t n) MEGALITH_INLINE_LAMBDA {
+    AddScores<kHeads, kCount>(queries++, call.query_pairs, positions, args.rank + c, n, sum);
   });
   float dots[kHeads * kCount];
   SumLanesOf(sum, dots);
@@ -160,8 +191,22 @@ inline void ScorePositions(const MlaCall<Act>& call, const float* const (&latent
   });
 }
 
-/// scores -> exp(scores - max), returns their sum; the maximum in *max. count >= 1. If a score is
-/// NaN, so is the sum.
+template <typename Act>
+MEGALITH_INLINE Vec RoundToAct(Vec v) {
+  if constexpr (std::is_same_v<Act, Bf16>) {
+    return RoundBf16(v);
+  } else {
+    return v;
+  }
+}
+template <typename Act, int kCount>
+MEGALITH_INLINE Vecs<kCount> RoundToAct(const Vecs<kCount>& v) {
+  return EachVec<kCount>([&](int i) MEGALITH_INLINE_LAMBDA { return RoundToAct<Act>(v.v[i]); });
+}
+
+/// scores -> exp(scores - max), rounded to Act, returns their sum; the maximum in *max. count >= 1.
+/// If a score is NaN, so is the sum.
+template <typename Act>
 inline float ExpOfScores(float* scores, std::int64_t count, float* max) {
   const std::int64_t whole = count / kLanes * kLanes;
   const std::int64_t rest = count - whole;
@@ -172,12 +217,12 @@ inline float ExpOfScores(float* scores, std::int64_t count, float* max) {
   const Vec offset = Set1(*max);
   Vec sum = Zero();
   ForEachBlock(whole, [&](std::int64_t i, auto block) MEGALITH_INLINE_LAMBDA {
-    const auto p = ExpOf(LoadBlock(scores + i, block) - offset);
+    const auto p = RoundToAct<Act>(ExpOf(LoadBlock(scores + i, block) - offset));
     StoreBlock(p, scores + i, block);
     AddInOrder(sum, p);
   });
   if (rest > 0) {
-    const Vec p = ExpOf(LoadN(scores + whole, rest) - offset);
+    const Vec p = RoundToAct<Act>(ExpOf(LoadN(scores + whole, rest) - offset));
     StoreN(p, scores + whole, rest);
     sum = sum + SelectFirst(rest, p, Zero());
   }
@@ -186,9 +231,10 @@ inline float ExpOfScores(float* scores, std::int64_t count, float* max) {
 
 /// part_out[h][c ..] = sum over the positions first .. end - 1 of the part of probability * latent,
 /// for kHeads queries and kVectors vectors of channels from `c` on, of whose last vector n elements
-/// exist. Goes on with what is there if first > 0. `scores` and `part_out` are of the first query.
+/// exist. `first` is even; goes on with what is there if it is not 0. `probabilities` (as kept by
+/// KeepProbabilities) and `part_out` are of the first query.
 template <int kHeads, int kVectors, typename Act>
-inline void WeightLatents(const MlaCall<Act>& call, const float* scores, std::int64_t first,
+inline void WeightLatents(const MlaCall<Act>& call, const float* probabilities, std::int64_t first,
                           std::int64_t end, std::int64_t c, std::int64_t n, float* part_out) {
   Vec sum[kHeads][kVectors];
   ForEachConstant<kHeads>([&](auto h) MEGALITH_INLINE_LAMBDA {
@@ -196,18 +242,23 @@ inline void WeightLatents(const MlaCall<Act>& call, const float* scores, std::in
       sum[h][j] = first == 0 ? Zero() : Load(part_out + h * call.padded_rank + c + j * kLanes);
     });
   });
-  for (std::int64_t i = first; i < end; ++i) {
-    const Act* latent = call.positions[i] + c;
-    Vec values[kVectors];
-    ForEachConstant<kVectors>([&](auto j) MEGALITH_INLINE_LAMBDA {
-      values[j] = j + 1 < kVectors ? Load(latent + j * kLanes) : LoadUpTo(latent + j * kLanes, n);
-    });
+  const auto add = [&](std::int64_t i, auto rows) MEGALITH_INLINE_LAMBDA {
+    const Act* even = call.positions[i] + c;
+    const Act* odd = call.positions[i + 1] + c;
+    typename decltype(rows)::Weights weights[kHeads];
     ForEachConstant<kHeads>([&](auto h) MEGALITH_INLINE_LAMBDA {
-      const Vec probability = Set1(scores[h * call.stride + i]);
-      ForEachConstant<kVectors>(
-          [&](auto j) MEGALITH_INLINE_LAMBDA { sum[h][j] = sum[h][j] + probability * values[j]; });
+      weights[h] = rows.LoadWeights(probabilities + h * call.stride, i);
     });
-  }
+    ForEachConstant<kVectors>([&](auto j) MEGALITH_INLINE_LAMBDA {
+      const std::int64_t exist = j + 1 < kVectors ? std::int64_t{kLanes} : n;
+      const auto values = rows.Load(even + j * kLanes, odd + j * kLanes, exist);
+      ForEachConstant<kHeads>(
+          [&](auto h) MEGALITH_INLINE_LAMBDA { sum[h][j] = values.AddTo(sum[h][j], weights[h]); });
+    });
+  };
+  std::int64_t i = first;
+  for (; i + 2 <= end; i += 2) add(i, TwoRows<Act>());
+  if (i < end) add(i, OneRow<Act>());
   ForEachConstant<kHeads>([&](auto h) MEGALITH_INLINE_LAMBDA {
     ForEachConstant<kVectors>([&](auto j) MEGALITH_INLINE_LAMBDA {
       Store(sum[h][j], part_out + h * call.padded_rank + c + j * kLanes);
@@ -236,33 +287,32 @@ template <int kHeads, typename Act>
 void AttendPart(const MlaCall<Act>& call, const MlaSums& into, std::int64_t query,
                 std::int64_t begin, bool starts) {
   const MlaAttentionArgs<Act>& args = call.args;
-  const float* latent_queries[kHeads];
-  const Act* extra_queries[kHeads];
   float* out[kHeads];
   std::int64_t visible[kHeads];
   for (int h = 0; h < kHeads; ++h) {
     const std::int64_t row = (query + h) / args.heads;
     const std::int64_t head = (query + h) % args.heads;
-    latent_queries[h] =
-        args.latent_query + row * args.latent_query_row_stride + head * args.latent_query_stride;
-    extra_queries[h] =
-        args.extra_query + row * args.extra_query_row_stride + head * args.extra_query_stride;
+    PrepareQuery(
+        call,
+        args.latent_query + row * args.latent_query_row_stride + head * args.latent_query_stride,
+        args.extra_query + row * args.extra_query_row_stride + head * args.extra_query_stride,
+        call.queries + h * call.query_pairs);
     out[h] = into.Out(row, head);
     visible[h] = call.Visible(row, begin);
   }
   constexpr int kPositions = kMlaHeads * kMlaPositions / kHeads;  // as many sums as registers hold
   static_assert(kMlaScoreBlock % kPositions == 0);
-  const std::int64_t common = visible[0];
   const std::int64_t most = visible[kHeads - 1];
-  for (std::int64_t i = 0; i < most; i += kPositions) {
-    ScorePositions<kHeads, kPositions>(call, latent_queries, extra_queries, i);
-  }
+  // Of positions in pairs, if some queries see more than others.
+  const std::int64_t common = visible[0] == most ? most : visible[0] / 2 * 2;
+  for (std::int64_t i = 0; i < most; i += kPositions) ScorePositions<kHeads, kPositions>(call, i);
   SoftmaxSum parts[kHeads];
   const Vec scale = Set1(args.scale);
   for (int h = 0; h < kHeads; ++h) {
     float* scores = call.scores + h * call.stride;
     for (std::int64_t i = 0; i < most; i += kLanes) Store(Load(scores + i) * scale, scores + i);
-    parts[h].total = ExpOfScores(scores, visible[h], &parts[h].max);
+    parts[h].total = ExpOfScores<Act>(scores, visible[h], &parts[h].max);
+    KeepProbabilities<Act>(scores, visible[h]);
   }
 
   // What all of them see, then what later rows see beside it.

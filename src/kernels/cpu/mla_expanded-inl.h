@@ -143,7 +143,7 @@ class MlaExpansion {
       ForEachVector(visible, [&](std::int64_t i, std::int64_t n) {
         StoreUpTo(LoadUpTo(score + i, n) * scale, score + i, n);
       });
-      part_total[r] = ExpOfScores(score, visible, &part_max[r]);
+      part_total[r] = ExpOfScores<float>(score, visible, &part_max[r]);
       ForEachVector(visible, [&](std::int64_t i, std::int64_t n) {
         const Vec p = LoadUpTo(score + i, n);
         const Vec rounded = RoundBf16(p);

@@ -60,7 +60,7 @@ inline void RouterTopK(const RouterTopKArgs& args) {
   if (args.softmax) {
     std::memcpy(scores, args.logits, static_cast<std::size_t>(args.num_experts) * sizeof(float));
     float max;
-    const Vec sum = Set1(ExpOfScores(scores, args.num_experts, &max));
+    const Vec sum = Set1(ExpOfScores<float>(scores, args.num_experts, &max));
     ForEachVector(args.num_experts, [&](std::int64_t i, std::int64_t n) {
       StoreUpTo(LoadUpTo(scores + i, n) / sum, scores + i, n);
     });

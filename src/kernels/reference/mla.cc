@@ -14,15 +14,41 @@ const Act* CacheRow(const MlaAttentionArgs<Act>& args, std::int64_t position) {
          (page * args.page_tokens + position % args.page_tokens) * (args.rank + args.extra);
 }
 
+/// a * b + c: fused for bf16, whose product is exact, rounded twice for floats.
+template <typename Act>
+float AddProduct(float a, float b, float c) {
+  if constexpr (std::is_same_v<Act, Bf16>) {
+    return FusedMultiplyAdd(a, b, c);
+  } else {
+    return a * b + c;
+  }
+}
+
+/// lanes += query(i) * key[i], i < count, in pairs: the odd one first.
+template <typename Act, typename Query>
+void AddPairs(float (&lanes)[kLanes], std::int64_t count, Query query, const Act* key) {
+  const auto add = [&](std::int64_t i, float& lane) {
+    const bool exists = i < count;
+    lane = AddProduct<Act>(exists ? query(i) : 0.0f, exists ? Widen(key[i]) : 0.0f, lane);
+  };
+  for (std::int64_t i = 0; i < count; i += kBlockInputs) {
+    for (std::int64_t j = 0; j < kLanes; ++j) {
+      add(i + 2 * j + 1, lanes[j]);
+      add(i + 2 * j, lanes[j]);
+    }
+  }
+}
+
 template <typename Act>
 float Score(const MlaAttentionArgs<Act>& args, std::int64_t head, std::int64_t position) {
   const float* latent_query = args.latent_query + head * args.latent_query_stride;
   const Act* extra_query = args.extra_query + head * args.extra_query_stride;
   const Act* row = CacheRow(args, position);
   float lanes[kLanes] = {};
-  AddToLanes(lanes, args.rank, [&](std::int64_t i) { return latent_query[i] * Widen(row[i]); });
-  AddToLanes(lanes, args.extra,
-             [&](std::int64_t i) { return Widen(extra_query[i]) * Widen(row[args.rank + i]); });
+  AddPairs<Act>(
+      lanes, args.rank, [&](std::int64_t i) { return Rounded<Act>(latent_query[i]); }, row);
+  AddPairs<Act>(
+      lanes, args.extra, [&](std::int64_t i) { return Widen(extra_query[i]); }, row + args.rank);
   return FoldLanes(lanes) * args.scale;
 }
 
@@ -41,14 +67,21 @@ SoftmaxSum AttendPart(const MlaAttentionArgs<Act>& args, std::int64_t head, std:
   for (std::int64_t i = 1; i < count; ++i) {
     sum.max = probabilities[i] > sum.max ? probabilities[i] : sum.max;
   }
-  for (std::int64_t i = 0; i < count; ++i) probabilities[i] = Exp(probabilities[i] - sum.max);
+  for (std::int64_t i = 0; i < count; ++i) {
+    probabilities[i] = Rounded<Act>(Exp(probabilities[i] - sum.max));
+  }
   sum.total = LaneSum(count, [&](std::int64_t i) { return probabilities[i]; });
   std::fill_n(out, args.rank, 0.0f);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const Act* latent = CacheRow(args, begin + i);
+  const auto add = [&](std::int64_t i) {
+    const Act* latent = i < count ? CacheRow(args, begin + i) : nullptr;
     for (std::int64_t c = 0; c < args.rank; ++c) {
-      out[c] = out[c] + probabilities[i] * Widen(latent[c]);
+      out[c] = latent == nullptr ? AddProduct<Act>(0.0f, 0.0f, out[c])
+                                 : AddProduct<Act>(probabilities[i], Widen(latent[c]), out[c]);
     }
+  };
+  for (std::int64_t i = 0; i < count; i += 2) {
+    add(i + 1);
+    add(i);
   }
   return sum;
 }
