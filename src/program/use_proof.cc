@@ -28,50 +28,129 @@ Rectangle StoredPart(const Tile& tile) {
   return {plain.column_begin, plain.column_end, plain.row_begin, plain.row_end};
 }
 
-Status CheckWeights(const Program& program, const Segment& segment) {
-  std::map<std::uint32_t, std::vector<Rectangle>> parts;
+/// Stored elements and the instruction that reads them.
+struct Part {
+  Rectangle elements;
+  const Instruction* reader;
+};
+
+/// What is read of a tensor, and by which segments.
+struct Reading {
+  std::string segments;
+  std::vector<Part> parts;
+};
+using Readings = std::map<std::uint32_t, Reading>;  // by tensor
+
+std::int64_t Area(const std::vector<Part>& parts) {
+  std::int64_t area = 0;
+  for (const auto& [elements, reader] : parts) {
+    area += (elements.row_end - elements.row_begin) * (elements.column_end - elements.column_begin);
+  }
+  return area;
+}
+
+std::int64_t NumElements(const Tensor& tensor) { return tensor.num_rows * tensor.inputs; }
+
+/// The parts are this rank's rows of the tensor: all of them, without overlap.
+Status CheckReadOnce(const Tensor& tensor, const Reading& reading) {
+  const std::vector<Part>& parts = reading.parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Rectangle& a = parts[i].elements;
+    if (a.row_begin < tensor.first_row || a.row_end > tensor.first_row + tensor.num_rows) {
+      return Fail(ErrorCode::kBadProgram, "V8: segment {}: rows [{}, {}) of {} are another rank's",
+                  reading.segments, a.row_begin, a.row_end, tensor.name);
+    }
+    for (std::size_t j = i + 1; j < parts.size(); ++j) {
+      if (Overlap(a, parts[j].elements)) {
+        return Fail(ErrorCode::kBadProgram,
+                    "V8: segment {}: two tiles of {} share stored rows from {} and {}",
+                    reading.segments, tensor.name, a.row_begin, parts[j].elements.row_begin);
+      }
+    }
+  }
+  if (Area(parts) != NumElements(tensor)) {
+    return Fail(ErrorCode::kBadProgram, "V8: segment {}: {} of {} elements of {} are read",
+                reading.segments, Area(parts), NumElements(tensor), tensor.name);
+  }
+  return {};
+}
+
+/// Whether the parts hold every row of this rank exactly once.
+bool HoldRowsOnce(const Tensor& tensor, std::vector<Part> parts) {
+  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+    return a.elements.row_begin < b.elements.row_begin;
+  });
+  std::int64_t row = tensor.first_row;
+  for (const Part& part : parts) {
+    if (part.elements.row_begin != row) return false;
+    row = part.elements.row_end;
+  }
+  return row == tensor.first_row + tensor.num_rows;
+}
+
+/// A tensor that segments share out is cut between its inputs, so each has a part of every sum: one
+/// stores it and the other adds just that.
+Status CheckAddedUp(const Tensor& tensor, const Reading& reading) {
+  std::vector<Part> stored;
+  std::vector<Part> added;
+  for (const Part& part : reading.parts) {
+    (part.reader->epilogue == Epilogue::kAddDraftBase ? added : stored).push_back(part);
+  }
+  bool added_up = HoldRowsOnce(tensor, stored) && HoldRowsOnce(tensor, added);
+  for (const auto& [rows, reader] : added) {
+    const Operand& base = reader->operands[2];
+    std::int64_t found = 0;
+    for (const auto& [stored_rows, storing] : stored) {
+      const Operand& out = storing->operands[1];
+      if (out.buffer != base.buffer ||
+          out.begin - stored_rows.row_begin != base.begin - rows.row_begin) {
+        continue;
+      }
+      found += std::max<std::int64_t>(0, std::min(rows.row_end, stored_rows.row_end) -
+                                             std::max(rows.row_begin, stored_rows.row_begin));
+    }
+    added_up = added_up && found == rows.row_end - rows.row_begin;
+  }
+  if (added_up) return {};
+  return Fail(ErrorCode::kBadProgram, "V8: segment {}: their products with {} are not added up",
+              reading.segments, tensor.name);
+}
+
+/// A segment reads a tensor whole. Of one that belongs to no layer, and so is the same for all
+/// visits, it may read a part, which is added to `shared`.
+Status CheckWeights(const Program& program, const Segment& segment, Readings* shared) {
+  Readings readings;
   for (std::size_t worker = 0; worker < segment.streams.size(); ++worker) {
     const Stream& stream = segment.streams[worker];
-    std::vector<int> uses(stream.tiles.size(), 0);
+    std::vector<std::vector<const Instruction*>> readers(stream.tiles.size());
     for (const Instruction& instruction : stream.instructions) {
       if (instruction.tile != kNone && instruction.opcode != Opcode::kFetch) {
-        ++uses[instruction.tile];
+        readers[instruction.tile].push_back(&instruction);
       }
     }
     for (std::size_t i = 0; i < stream.tiles.size(); ++i) {
       const Tile& tile = stream.tiles[i];
-      if (uses[i] != 1) {
+      if (readers[i].size() != 1) {
         return Fail(ErrorCode::kBadProgram,
                     "V8: segment {} worker {} tile {} ({}): read {} times, once expected",
-                    segment.name, worker, i, program.tensors[tile.tensor].name, uses[i]);
+                    segment.name, worker, i, program.tensors[tile.tensor].name, readers[i].size());
       }
-      parts[tile.tensor].push_back(StoredPart(tile));
-      if (tile.pair_tensor != kNone) parts[tile.pair_tensor].push_back(StoredPart(tile));
+      const Part part{StoredPart(tile), readers[i].front()};
+      readings[tile.tensor].parts.push_back(part);
+      if (tile.pair_tensor != kNone) readings[tile.pair_tensor].parts.push_back(part);
     }
   }
-  for (const auto& [index, rectangles] : parts) {
+  for (auto& [index, reading] : readings) {
     const Tensor& tensor = program.tensors[index];
-    std::int64_t area = 0;
-    for (std::size_t i = 0; i < rectangles.size(); ++i) {
-      const Rectangle& a = rectangles[i];
-      if (a.row_begin < tensor.first_row || a.row_end > tensor.first_row + tensor.num_rows) {
-        return Fail(ErrorCode::kBadProgram,
-                    "V8: segment {}: rows [{}, {}) of {} are another rank's", segment.name,
-                    a.row_begin, a.row_end, tensor.name);
-      }
-      area += (a.row_end - a.row_begin) * (a.column_end - a.column_begin);
-      for (std::size_t j = i + 1; j < rectangles.size(); ++j) {
-        if (Overlap(a, rectangles[j])) {
-          return Fail(ErrorCode::kBadProgram,
-                      "V8: segment {}: two tiles of {} share stored rows from {} and {}",
-                      segment.name, tensor.name, a.row_begin, rectangles[j].row_begin);
-        }
-      }
+    reading.segments = segment.name;
+    const bool has_layer = tensor.name.find("{layer}") != std::string::npos;
+    if (has_layer || Area(reading.parts) == NumElements(tensor)) {
+      MEGALITH_RETURN_IF_ERROR(CheckReadOnce(tensor, reading));
+      continue;
     }
-    if (area != tensor.num_rows * tensor.inputs) {
-      return Fail(ErrorCode::kBadProgram, "V8: segment {}: {} of {} elements of {} are read",
-                  segment.name, area, tensor.num_rows * tensor.inputs, tensor.name);
-    }
+    Reading& all = (*shared)[index];
+    all.segments += (all.segments.empty() ? "" : ", ") + segment.name;
+    all.parts.insert(all.parts.end(), reading.parts.begin(), reading.parts.end());
   }
   return {};
 }
@@ -234,8 +313,9 @@ Status CheckReads(const Program& program) {
 
 Status ProveUse(const Program& program) {
   std::vector<bool> used(program.tensors.size(), false);
+  Readings shared;
   for (const Segment& segment : program.segments) {
-    MEGALITH_RETURN_IF_ERROR(CheckWeights(program, segment));
+    MEGALITH_RETURN_IF_ERROR(CheckWeights(program, segment, &shared));
     MEGALITH_RETURN_IF_ERROR(CheckWrites(program, segment, CollectWrites(program, segment)));
     MEGALITH_RETURN_IF_ERROR(CheckStateWrites(program, segment));
     for (const Stream& stream : segment.streams) {
@@ -244,6 +324,10 @@ Status ProveUse(const Program& program) {
         if (tile.pair_tensor != kNone) used[tile.pair_tensor] = true;
       }
     }
+  }
+  for (const auto& [index, reading] : shared) {
+    MEGALITH_RETURN_IF_ERROR(CheckReadOnce(program.tensors[index], reading));
+    MEGALITH_RETURN_IF_ERROR(CheckAddedUp(program.tensors[index], reading));
   }
   for (std::size_t i = 0; i < used.size(); ++i) {
     const bool has_part =

@@ -412,6 +412,12 @@ class WellFormed {
       MEGALITH_RETURN_IF_ERROR(InRange(what + " exchange numbers", Size(visit.first_exchange),
                                        Size(program_.mailboxes), Size(program_.mailboxes)));
     }
+    for (std::uint32_t i = 0; i < program_.segments.size(); ++i) {
+      // What it reads and writes would count in the other proofs, and nothing would run it.
+      if (!ordinals.contains(i)) {
+        return Violation("V1", "segment {} is never visited", program_.segments[i].name);
+      }
+    }
     MEGALITH_RETURN_IF_ERROR(InRange("captured residuals", captures, program_.draft.num_captures,
                                      program_.draft.num_captures));
     return InRange("draft slots", draft_slots, program_.draft.num_drafts,

@@ -239,6 +239,39 @@ const Mutation kMutations[] = {
        std::swap(queries.signal_counter, latents.signal_counter);
        std::swap(queries.signal_amount, latents.signal_amount);
      }},
+    {"MatrixOfEveryLayerSharedOut", "V8: segment kda_moe: ",
+     [](Program& p) {
+       // Together the two segments read every input once, but those of different layers.
+       const auto change = [&p](std::string_view segment_name, auto cut) {
+         bool found = false;
+         for (Stream& stream : FindSegment(p, segment_name).streams) {
+           for (Instruction& instruction : stream.instructions) {
+             if (instruction.opcode != Opcode::kMatmul) continue;
+             Tile& tile = stream.tiles[instruction.tile];
+             if (!p.tensors[tile.tensor].name.ends_with("block_sparse_moe.gate")) continue;
+             cut(instruction.operands[0], tile);
+             found = true;
+           }
+         }
+         EXPECT_TRUE(found) << segment_name;
+       };
+       change("kda_moe", [](Operand& in, Tile& tile) {
+         in.end -= 32;
+         tile.num_inputs -= 32;
+       });
+       change("mla_moe", [](Operand& in, Tile& tile) {
+         in.end = in.begin + 32;
+         tile.first_input = tile.num_inputs - 32;
+         tile.num_inputs = 32;
+       });
+     }},
+    {"SegmentThatIsNeverVisited", "V1: segment head_again is never visited",
+     [](Program& p) {
+       Segment again;
+       again.name = "head_again";
+       again.streams.resize(static_cast<std::size_t>(p.num_workers));
+       p.segments.push_back(std::move(again));
+     }},
     {"OutputNeverWritten", "V8",
      [](Program& p) {
        // Worker 0's share of the recurrence is given to nobody, and nobody waits for it.
