@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "kernels/activation.h"
+#include "kernels/numerics.h"
 #include "kernels/rotary.h"
 
 namespace megalith::exec {
@@ -143,11 +144,49 @@ class DraftStep {
 
   void MarkovEmbed() const {
     const std::int32_t slot = view_.visit.draft_slot;
+    const bool has_state = view_.memory.IsPresent(view_.operand(4));
     ForOwnRows([&](std::int64_t draft_run) {
       const std::int32_t previous = slot == 0
                                         ? Anchor(draft_run, 0).token
                                         : view_.Rows<std::int32_t>(1).Row(draft_run)[slot - 1];
-      LookUp(view_, instruction_.imm[0], previous, view_.Rows<Act>(2).Row(draft_run));
+      Act* out = view_.Rows<Act>(2).Row(draft_run);
+      if (has_state) {
+        const std::int64_t width = view_.OperandColumns(4);
+        if (slot == 0) {
+          std::fill_n(out, width, kernels::RoundTo<Act>(0.0f));
+        } else {
+          std::copy_n(view_.Rows<Act>(4).Row(draft_run), width, out);
+        }
+        out += width;
+      }
+      LookUp(view_, instruction_.imm[0], previous, out);
+    });
+  }
+
+  void MarkovGate() const {
+    ForOwnRows([&](std::int64_t draft_run) {
+      const Act* embedding = view_.Rows<Act>(1).Row(draft_run);
+      Act* out = view_.Rows<Act>(2).Row(draft_run);
+      for (std::int64_t i = 0; i < view_.OperandColumns(2); ++i) {
+        out[i] = kernels::RoundTo<Act>(kernels::Sigmoid(WithBias(draft_run, i)) *
+                                       kernels::Widen(embedding[i]));
+      }
+    });
+  }
+
+  void MarkovRnn() const {
+    const std::int64_t rank = view_.OperandColumns(2);
+    ForOwnRows([&](std::int64_t draft_run) {
+      const Act* state = view_.Rows<Act>(1).Row(draft_run);
+      Act* out = view_.Rows<Act>(2).Row(draft_run);
+      Act* next_state = view_.Rows<Act>(3).Row(draft_run);
+      for (std::int64_t i = 0; i < rank; ++i) {
+        const float keep = kernels::Sigmoid(WithBias(draft_run, i));
+        const float candidate = kernels::Tanh(WithBias(draft_run, rank + i));
+        next_state[i] =
+            kernels::RoundTo<Act>(keep * kernels::Widen(state[i]) + (1.0f - keep) * candidate);
+        out[i] = kernels::RoundTo<Act>(kernels::Tanh(WithBias(draft_run, 2 * rank + i)));
+      }
     });
   }
 
@@ -178,6 +217,12 @@ class DraftStep {
   const Run& RunOf(std::int64_t draft_run) const {
     return rows_
         .runs[static_cast<std::size_t>(rows_.draft_run[static_cast<std::size_t>(draft_run)])];
+  }
+
+  /// Output `i` of a Markov head's projection (operand 0), as a linear layer rounds it.
+  float WithBias(std::int64_t draft_run, std::int64_t i) const {
+    return kernels::Rounded<Act>(view_.Rows<float>(0).Row(draft_run)[i] +
+                                 ToFloat(view_.Vector<Bf16>(0)[i]));
   }
 
   /// The token a drafting run goes on from. One that could not be chosen ends the run; its drafts
@@ -320,6 +365,12 @@ void ExecuteDraft(const InstructionView& view, const DeviceMemory& device,
       return;
     case Opcode::kDraftChoose:
       step.DraftChoose();
+      return;
+    case Opcode::kMarkovGate:
+      step.MarkovGate();
+      return;
+    case Opcode::kMarkovRnn:
+      step.MarkovRnn();
       return;
     default:
       return;

@@ -1,7 +1,9 @@
 #pragma once
 
 // What the instructions of choosing and drafting tokens do. They look up rows, and leave arithmetic
-// to the kernels of the path, so that the interpreter and the CPU engine share them.
+// to the kernels of the path, so that the interpreter and the CPU engine share them. Where a run
+// has a few hundred numbers only (Markov heads, confidences) they compute with the scalar functions
+// of kernels/numerics.h, which are the definition.
 
 #include <cstdint>
 
@@ -32,7 +34,7 @@ std::int64_t DraftScratchFloats(const program::Program& program,
 /// Whether the instruction chooses tokens and so needs DraftScratch::sampling.
 bool ChoosesTokens(program::Opcode opcode);
 
-/// Runs capture_residual, sample, markov_embed, or one of draft_*; nothing for other opcodes.
+/// Runs capture_residual, sample, or one of draft_* and markov_*; nothing for other opcodes.
 template <typename Act>
 void ExecuteDraft(const InstructionView& view, const DeviceMemory& device,
                   const DraftKernels<Act>& kernels, const DraftScratch& scratch);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace megalith::model {
@@ -15,6 +16,28 @@ struct DrafterLayer {
   /// A slot sees the block's slots up to itself only; else all of them.
   bool causal_in_block = false;
 };
+
+/// How the tokens before a slot change its logits. All add w2 times a vector of markov_rank numbers
+/// to them; e is the row of w1 of the token before, h the slot's hidden row.
+enum class MarkovHead : std::uint8_t {
+  kVanilla,  ///< the vector is e
+  kGated,    ///< sigmoid(gate_proj [h; e] + bias) * e
+  kRnn,      ///< tanh(o) of (g, c, o) = joint_proj [s; e; h] + bias; the state s, zero at the start
+             ///< of a block, becomes sigmoid(g) * s + (1 - sigmoid(g)) * tanh(c)
+};
+
+/// As in configs: "vanilla", "gated", "rnn".
+constexpr std::string_view MarkovHeadName(MarkovHead head) {
+  switch (head) {
+    case MarkovHead::kVanilla:
+      return "vanilla";
+    case MarkovHead::kGated:
+      return "gated";
+    case MarkovHead::kRnn:
+      return "rnn";
+  }
+  return "?";
+}
 
 struct Drafter {
   std::string format;            ///< "speculators" or "deepspec"
@@ -32,6 +55,7 @@ struct Drafter {
   std::int64_t block_size = 0;  ///< slots of a block, the anchor's included
   std::int64_t mask_token_id = 0;
   std::int64_t markov_rank = 0;  ///< 0: no Markov head
+  MarkovHead markov_head = MarkovHead::kVanilla;
   bool confidence_head = false;
   /// The confidence head reads the Markov embedding of the previous token, too.
   bool confidence_with_markov = false;

@@ -28,6 +28,25 @@ std::vector<TensorRule> LayerRules(const Drafter& drafter) {
   return rules.Take();
 }
 
+/// Spec section 10: what the gated and the recurrent Markov head add.
+void AddMarkovRules(const Drafter& drafter, RuleList* rules) {
+  const std::int64_t rank = drafter.markov_rank;
+  const auto add = [&](const std::string& name, std::int64_t outputs, std::int64_t inputs) {
+    rules->Matrix(name, outputs, inputs, Part::kHead);
+    rules->Plain(name + ".bias", DType::kBf16, {outputs}, Part::kHead);
+  };
+  switch (drafter.markov_head) {
+    case MarkovHead::kVanilla:
+      return;
+    case MarkovHead::kGated:
+      add("markov_head.gate_proj", rank, drafter.hidden_size + rank);
+      return;
+    case MarkovHead::kRnn:
+      add("markov_head.joint_proj", 3 * rank, 2 * rank + drafter.hidden_size);
+      return;
+  }
+}
+
 std::vector<TensorRule> ModelRules(const Drafter& drafter) {
   const std::int64_t hidden = drafter.hidden_size;
   const auto num_aux = static_cast<std::int64_t>(drafter.aux_layers.size());
@@ -43,6 +62,7 @@ std::vector<TensorRule> ModelRules(const Drafter& drafter) {
     rules.Plain("markov_head.markov_w1.weight", DType::kBf16,
                 {drafter.vocab_size, drafter.markov_rank}, Part::kEmbedding);
     rules.Matrix("markov_head.markov_w2", drafter.vocab_size, drafter.markov_rank, Part::kHead);
+    AddMarkovRules(drafter, &rules);
   }
   if (drafter.confidence_head) {
     const std::int64_t inputs = hidden + (drafter.confidence_with_markov ? drafter.markov_rank : 0);
@@ -69,10 +89,9 @@ std::vector<TensorRule> DrafterFamilyTensorRules() {
   std::vector<TensorRule> rules = ModelRules(all);
   for (TensorRule& rule : LayerRules(all)) rules.push_back(std::move(rule));
   RuleList others("");
-  // Spec section 10: what the gated and the recurrent Markov head add.
-  for (const char* name : {"markov_head.gate_proj", "markov_head.joint_proj"}) {
-    others.Matrix(name, 0, 0, Part::kHead);
-    others.Plain(std::string(name) + ".bias", DType::kBf16, {0}, Part::kHead);
+  for (const MarkovHead head : {MarkovHead::kGated, MarkovHead::kRnn}) {
+    all.markov_head = head;
+    AddMarkovRules(all, &others);
   }
   for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
     others.Plain(fmt::format("layers.{{layer}}.self_attn.{}.bias", name), DType::kBf16, {0},

@@ -15,7 +15,7 @@ namespace megalith::model {
 TensorRules MakeDrafterTensorRules(const Drafter& drafter);
 
 /// The rules of every tensor that some drafter has, whether it can be read or not: optional heads,
-/// other Markov heads, biases, vocabulary maps. Shapes mean nothing.
+/// every Markov head, biases, vocabulary maps. Shapes mean nothing.
 std::vector<TensorRule> DrafterFamilyTensorRules();
 
 }  // namespace megalith::model

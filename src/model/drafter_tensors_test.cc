@@ -94,6 +94,24 @@ TEST(DrafterTensorRules, OptionalHeadsChangeExactlyTheirTensors) {
   EXPECT_EQ(Shapes(drafter).count("lm_head.weight"), 0u);
 }
 
+TEST(DrafterTensorRules, MarkovHeadsHaveTheMatricesOfTheirType) {
+  using Shape = std::vector<std::int64_t>;
+  const auto vanilla = Shapes(PublishedDrafter());
+  Drafter drafter = PublishedDrafter();
+  drafter.markov_head = MarkovHead::kGated;
+  const auto gated = Shapes(drafter);
+  EXPECT_EQ(gated.size(), vanilla.size() + 2);
+  EXPECT_EQ(gated.at("markov_head.gate_proj.weight"), (Shape{256, 7168 + 256}));
+  EXPECT_EQ(gated.at("markov_head.gate_proj.bias"), (Shape{256}));
+  drafter.markov_head = MarkovHead::kRnn;
+  const auto rnn = Shapes(drafter);
+  EXPECT_EQ(rnn.size(), vanilla.size() + 2);
+  EXPECT_EQ(rnn.at("markov_head.joint_proj.weight"), (Shape{768, 7168 + 512}));
+  EXPECT_EQ(rnn.at("markov_head.joint_proj.bias"), (Shape{768}));
+  drafter.markov_rank = 0;
+  EXPECT_EQ(Shapes(drafter).count("markov_head.joint_proj.weight"), 0u);
+}
+
 TEST(DrafterTensorRules, FamilyHoldsTheRulesOfEveryDrafterAndOfThoseThatAreRefused) {
   std::set<std::string> family;
   for (const TensorRule& rule : DrafterFamilyTensorRules()) family.insert(rule.name);

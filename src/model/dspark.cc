@@ -130,14 +130,28 @@ std::int64_t ReadTransformer(JsonReader* reader, const Model& target, Drafter* d
   return reader->Int("num_hidden_layers", 1, kMaxLayers);
 }
 
+MarkovHead ReadMarkovHead(JsonReader* reader) {
+  // Other heads have tensors that this one does not, so an absent type cannot hide one.
+  if (!reader->Has("markov_head_type")) return MarkovHead::kVanilla;
+  const std::string_view found = reader->String("markov_head_type");
+  constexpr std::array kHeads = {MarkovHead::kVanilla, MarkovHead::kGated, MarkovHead::kRnn};
+  for (const MarkovHead head : kHeads) {
+    if (found == MarkovHeadName(head)) return head;
+  }
+  if (reader->status()) {
+    reader->FailAt(ErrorCode::kUnsupported, "markov_head_type",
+                   fmt::format("'vanilla', 'gated' or 'rnn' expected, '{}' found", found));
+  }
+  return MarkovHead::kVanilla;
+}
+
 /// The keys of block and heads, which both formats name alike.
 void ReadHeads(JsonReader* reader, Drafter* drafter) {
   drafter->block_size = reader->Int("block_size", drafter->sample_from_anchor ? 1 : 2, kMaxBlock);
   drafter->mask_token_id = reader->Int("mask_token_id", 0, drafter->vocab_size - 1);
   drafter->markov_rank = reader->Int("markov_rank", 0, kMaxWidth);
-  // Another head would have other tensors, so an absent type cannot hide one.
   reader->Ignore("markov_head_type");
-  if (drafter->markov_rank > 0) ExpectString(reader, "markov_head_type", "vanilla");
+  if (drafter->markov_rank > 0) drafter->markov_head = ReadMarkovHead(reader);
   drafter->confidence_head = OptionalBool(reader, "enable_confidence_head");
   const bool with_markov = OptionalBool(reader, "confidence_head_with_markov");
   drafter->confidence_with_markov = drafter->confidence_head && with_markov;

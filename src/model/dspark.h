@@ -28,8 +28,7 @@ struct DrafterConfig {
 /// Reads a drafter for `target`. `source` is named in errors. kBadConfig: malformed JSON, a
 /// missing, duplicate, ill-typed or contradictory key, sizes or layers that the target does not
 /// have; kUnsupported: a drafter of another kind, named with what is supported (other algorithms
-/// and attentions, Markov heads other than vanilla, scaled rotary positions, a vocabulary of its
-/// own).
+/// and attentions, unknown Markov heads, scaled rotary positions, a vocabulary of its own).
 Result<DrafterConfig> ParseDrafterConfig(std::string_view json, const Model& target,
                                          std::string_view source = "config.json");
 

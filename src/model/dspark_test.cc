@@ -367,10 +367,11 @@ TEST(ReadDrafterConfig, OtherArithmeticIsRefused) {
       (in_layers && !deep_spec ? config["transformer_layer_config"] : config)[key] = value;
       return config;
     };
-    for (const char* type : {"gated", "rnn"}) {
-      ExpectRefused(with("markov_head_type", type, false), ErrorCode::kUnsupported,
-                    {"markov_head_type", std::string("'") + type + "' found"});
-    }
+    ExpectRefused(with("markov_head_type", "lstm", false), ErrorCode::kUnsupported,
+                  {"markov_head_type", "'vanilla', 'gated' or 'rnn' expected, 'lstm' found"});
+    ExpectRefused(with("markov_head_type", 3, false), ErrorCode::kBadConfig, {"markov_head_type"});
+    ExpectRefused(with("markov_head_type", nullptr, false), ErrorCode::kBadConfig,
+                  {"markov_head_type"});
     ExpectRefused(with("hidden_act", "gelu", true), ErrorCode::kUnsupported,
                   {"hidden_act", "'silu' expected, 'gelu' found"});
     ExpectRefused(with("attention_bias", true, true), ErrorCode::kUnsupported, {"attention_bias"});
@@ -379,6 +380,22 @@ TEST(ReadDrafterConfig, OtherArithmeticIsRefused) {
     ExpectRefused(with("quantization_config", {{"quant_method", "fp8"}}, false),
                   ErrorCode::kUnsupported, {"quantization_config"});
     ExpectRefused(with("rms_norm_eps", 0, true), ErrorCode::kBadConfig, {"rms_norm_eps"});
+  }
+}
+
+TEST(ReadDrafterConfig, MarkovHeadIsTheNamedOneAndVanillaWithoutAName) {
+  for (json config : {TinyDrafter(), DeepSpecDrafter()}) {
+    for (const MarkovHead head : {MarkovHead::kVanilla, MarkovHead::kGated, MarkovHead::kRnn}) {
+      config["markov_head_type"] = std::string(MarkovHeadName(head));
+      EXPECT_EQ(Accepted(config).markov_head, head) << MarkovHeadName(head);
+    }
+    // Without a head its type means nothing.
+    json none = config;
+    none["markov_rank"] = 0;
+    none["confidence_head_with_markov"] = false;
+    EXPECT_EQ(Accepted(none).markov_rank, 0);
+    config.erase("markov_head_type");
+    EXPECT_EQ(Accepted(config).markov_head, MarkovHead::kVanilla);
   }
 }
 

@@ -30,6 +30,10 @@ class DraftCheck {
         return MarkovEmbed();
       case Opcode::kDraftChoose:
         return Choose();
+      case Opcode::kMarkovGate:
+        return MarkovGate();
+      case Opcode::kMarkovRnn:
+        return MarkovRnn();
       default:
         return "no instruction of drafting";
     }
@@ -193,10 +197,35 @@ class DraftCheck {
   }
 
   Fault MarkovEmbed() const {
-    return First({ExpectDrafting(), ExpectTrip(Register::kDraftRuns), ExpectTokens(0),
-                  Expect(1, BufferKind::kDraftRuns, DType::kI32, program_.draft.num_drafts),
-                  Expect(2, BufferKind::kDraftRuns, program_.activation_dtype, Columns(2)),
-                  ExpectTable(Columns(2)), ExpectStepInput(3)});
+    const Fault fault =
+        First({ExpectDrafting(), ExpectTrip(Register::kDraftRuns), ExpectTokens(0),
+               Expect(1, BufferKind::kDraftRuns, DType::kI32, program_.draft.num_drafts),
+               Expect(2, BufferKind::kDraftRuns, program_.activation_dtype, Columns(2)),
+               ExpectStepInput(3)});
+    if (fault) return fault;
+    if (!Has(4)) return ExpectTable(Columns(2));
+    // The state is as wide as the row of the table.
+    return First({Expect(4, BufferKind::kDraftRuns, program_.activation_dtype, Columns(2) / 2),
+                  ExpectTable(Columns(2) - Columns(4))});
+  }
+
+  Fault MarkovGate() const {
+    const std::int64_t rank = Columns(2);
+    return First({ExpectDrafting(), ExpectTrip(Register::kDraftRuns),
+                  Expect(0, BufferKind::kDraftRuns, DType::kF32, rank),
+                  Expect(1, BufferKind::kDraftRuns, program_.activation_dtype, rank),
+                  Expect(2, BufferKind::kDraftRuns, program_.activation_dtype, rank),
+                  ExpectVector(0, rank)});
+  }
+
+  Fault MarkovRnn() const {
+    const std::int64_t rank = Columns(2);
+    return First({ExpectDrafting(), ExpectTrip(Register::kDraftRuns),
+                  Expect(0, BufferKind::kDraftRuns, DType::kF32, 3 * rank),
+                  Expect(1, BufferKind::kDraftRuns, program_.activation_dtype, 2 * rank),
+                  Expect(2, BufferKind::kDraftRuns, program_.activation_dtype, rank),
+                  Expect(3, BufferKind::kDraftRuns, program_.activation_dtype, rank),
+                  ExpectVector(0, 3 * rank)});
   }
 
   Fault Choose() const {

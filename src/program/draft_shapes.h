@@ -8,8 +8,8 @@
 
 namespace megalith::program {
 
-// V1 and V7 for the instructions of drafting: capture_residual, sample, draft_*, markov_embed, and
-// the epilogue kAddDraftBase. Part of CheckInstruction (instruction_shapes.h).
+// V1 and V7 for the instructions of drafting: capture_residual, sample, draft_*, markov_*, and the
+// epilogue kAddDraftBase. Part of CheckInstruction (instruction_shapes.h).
 
 /// What is wrong with the instruction's buffers, vectors or immediates; nothing if they fit.
 std::optional<std::string> FindDraftFault(const Program& program, const Segment& segment,

@@ -100,6 +100,7 @@ class InstructionCheck {
 
   bool Optional(std::size_t operand) const {
     if (instruction_.opcode == Opcode::kDraftChoose) return IsOptionalOfDraftChoose(operand);
+    if (instruction_.opcode == Opcode::kMarkovEmbed) return operand == 4;
     if (instruction_.opcode == Opcode::kMatmul) {
       const Epilogue epilogue = instruction_.epilogue;
       if (operand == 2) {
@@ -350,6 +351,8 @@ class InstructionCheck {
       case Opcode::kDraftAttention:
       case Opcode::kMarkovEmbed:
       case Opcode::kDraftChoose:
+      case Opcode::kMarkovGate:
+      case Opcode::kMarkovRnn:
         if (const auto fault = FindDraftFault(program_, segment_, instruction_)) {
           return Violation("V1", "{}", *fault);
         }

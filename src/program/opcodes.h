@@ -115,9 +115,15 @@
     "rotated, "                                                                                    \
     "attention over the cached positions before the anchor (the latest imm[3]; 0: all) and the "   \
     "block (imm[4] = 1: up to the own slot). scalar[0] = eps, scalar[1] = theta")                  \
-  X(kMarkovEmbed, "markov_embed", "tokens:r drafts:r out:w step_input:r", kOwnRows,                \
-    "row of table imm[0] of the token before the visit's draft slot: the anchor or a draft")       \
+  X(kMarkovEmbed, "markov_embed", "tokens:r drafts:r out:w step_input:r state:r", kOwnRows,        \
+    "row of table imm[0] of the token before the visit's draft slot: the anchor or a draft. With " \
+    "state out = state, then that row; in draft slot 0, which reads no state, zeros before it")    \
   X(kDraftChoose, "draft_choose",                                                                  \
     "logits:r hidden:r embedding:r drafts:w confidence:w tokens:r step_input:r", kOwnRows,         \
     "drafts[draft_slot] = the token that the run's sampling options choose from the logits; "      \
-    "confidence[draft_slot] = dot of vector 0 and (hidden, embedding) + vector 1")
+    "confidence[draft_slot] = dot of vector 0 and (hidden, embedding) + vector 1")                 \
+  X(kMarkovGate, "markov_gate", "projected:r embedding:r out:w", kOwnRows,                         \
+    "out = round(sigmoid(round(projected + vector 0)) * embedding)")                               \
+  X(kMarkovRnn, "markov_rnn", "projected:r inputs:r out:w state:w", kOwnRows,                      \
+    "g, c, o = round(projected + vector 0), each as wide as out; state = round(sigmoid(g) * s + "  \
+    "(1 - sigmoid(g)) * tanh(c)), where s is the beginning of inputs; out = round(tanh(o))")

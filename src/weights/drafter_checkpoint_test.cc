@@ -285,6 +285,38 @@ TEST_F(FakeDrafter, TensorsThatTheConfigDoesNotUseAreRefused) {
   }
 }
 
+TEST_F(FakeDrafter, MarkovHeadsNeedTheirOwnMatricesAndNoOthers) {
+  struct Case {
+    const char* type;
+    std::string matrix, shape, other;
+  };
+  for (const Case& c :
+       {Case{"gated", "markov_head.gate_proj", "BF16 [16, 144] expected", "markov_head.joint_proj"},
+        Case{"rnn", "markov_head.joint_proj", "BF16 [48, 160] expected",
+             "markov_head.gate_proj"}}) {
+    SCOPED_TRACE(c.type);
+    config_["markov_head_type"] = c.type;
+    List();
+    const auto checkpoint = Open();
+    ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+    EXPECT_EQ(checkpoint->drafter_census().num_expected, tensors_.size());
+    for (const char* ending : {".weight", ".bias"}) {
+      List();
+      Erase(c.matrix + ending);
+      ExpectRefused({"1 tensors are absent: " + c.matrix + ending});
+    }
+    List();
+    std::swap(Tensor(c.matrix + ".weight").shape[0], Tensor(c.matrix + ".weight").shape[1]);
+    ExpectRefused({c.matrix + ".weight", c.shape});
+    List();
+    Tensor(c.matrix + ".bias").shape = {17};
+    ExpectRefused({c.matrix + ".bias", "[17] found"});
+    List();
+    tensors_.push_back({c.other + ".weight", DType::kBf16, {4}, 0});
+    ExpectRefused({c.other + ".weight", std::string("markov_head_type is ") + c.type});
+  }
+}
+
 TEST_F(FakeDrafter, UnknownTensorsAndKeysAreListedWithTheDirectory) {
   tensors_.push_back({"layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {16}, 0});
   config_["new_head"] = true;

@@ -130,7 +130,9 @@ std::optional<std::string> DrafterNames::WhyUnused(std::string_view name) const 
   }
   if (layer >= 0) return "attention_bias is false";
   if (rule.starts_with("markov_head.")) {
-    return drafter_.markov_rank == 0 ? "markov_rank is 0" : "markov_head_type is vanilla";
+    return drafter_.markov_rank == 0
+               ? std::string("markov_rank is 0")
+               : fmt::format("markov_head_type is {}", model::MarkovHeadName(drafter_.markov_head));
   }
   if (rule.starts_with("confidence_head.")) return "enable_confidence_head is false";
   if (rule == "d2t" || rule == "t2d") return "the vocabulary is the target's";

@@ -144,6 +144,12 @@ std::string LayerText(const model::DrafterLayer& layer) {
       layer.causal_in_block ? "causal" : "both ways");
 }
 
+std::string MarkovText(const model::Drafter& drafter) {
+  if (drafter.markov_rank == 0) return "no Markov";
+  return fmt::format("{} Markov of rank {}", model::MarkovHeadName(drafter.markov_head),
+                     drafter.markov_rank);
+}
+
 void AppendDrafter(const DrafterReport& report, std::string* out) {
   const model::Drafter& d = report.drafter;
   *out += '\n';
@@ -167,13 +173,12 @@ void AppendDrafter(const DrafterReport& report, std::string* out) {
   AppendLine(out, "  block",
              fmt::format("{} slots, {} drafts, mask token {}", d.block_size, d.MaxDrafts(),
                          d.mask_token_id));
-  AppendLine(
-      out, "  heads",
-      fmt::format("{}, {}, {}", d.tie_word_embeddings ? "tied to the embedding" : "own",
-                  d.markov_rank > 0 ? fmt::format("Markov of rank {}", d.markov_rank) : "no Markov",
-                  !d.confidence_head         ? "no confidence"
-                  : d.confidence_with_markov ? "confidence with Markov"
-                                             : "confidence"));
+  AppendLine(out, "  heads",
+             fmt::format("{}, {}, {}", d.tie_word_embeddings ? "tied to the embedding" : "own",
+                         MarkovText(d),
+                         !d.confidence_head         ? "no confidence"
+                         : d.confidence_with_markov ? "confidence with Markov"
+                                                    : "confidence"));
   AppendLine(out, "  weights",
              fmt::format("{} tensors, {} parameters, {} ({} read per block)",
                          report.stored.num_tensors, CountText(report.stored.num_parameters),
@@ -242,6 +247,11 @@ ordered_json ArchitectureJson(const InspectReport& report) {
   };
 }
 
+ordered_json MarkovHeadJson(const model::Drafter& drafter) {
+  if (drafter.markov_rank == 0) return nullptr;
+  return model::MarkovHeadName(drafter.markov_head);
+}
+
 ordered_json DrafterJson(const DrafterReport& report) {
   const model::Drafter& d = report.drafter;
   ordered_json layers = ordered_json::array();
@@ -265,6 +275,7 @@ ordered_json DrafterJson(const DrafterReport& report) {
                        {"sample_from_anchor", d.sample_from_anchor},
                        {"mask_token_id", d.mask_token_id},
                        {"markov_rank", d.markov_rank},
+                       {"markov_head_type", MarkovHeadJson(d)},
                        {"confidence_head", d.confidence_head},
                        {"confidence_with_markov", d.confidence_with_markov},
                        {"tie_word_embeddings", d.tie_word_embeddings}};

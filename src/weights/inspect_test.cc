@@ -268,7 +268,7 @@ TEST(Inspect, DrafterIsShownWithItsPlanAndCosts) {
   for (const char* expected :
        {"(speculators)", "2 window 2048, causal in the block: 0-1", "4 query and 2 key heads x 64",
         "what enters layers 4, 6, 8", "8 slots, 8 drafts, mask token 4093",
-        "own, Markov of rank 16, confidence with Markov", "31 tensors"}) {
+        "own, vanilla Markov of rank 16, confidence with Markov", "31 tensors"}) {
     EXPECT_NE(text.find(expected), std::string::npos) << expected << "\n" << text;
   }
   const json root = json::parse(ToJson(*report));
@@ -279,6 +279,8 @@ TEST(Inspect, DrafterIsShownWithItsPlanAndCosts) {
   EXPECT_EQ(root["drafter"]["stored_bytes"], drafter.stored.num_bytes);
   EXPECT_EQ(root["drafter"]["bytes_per_block"], drafter.bytes_per_block);
   EXPECT_EQ(root["drafter"]["max_drafts"], 8);
+  EXPECT_EQ(root["drafter"]["markov_rank"], 16);
+  EXPECT_EQ(root["drafter"]["markov_head_type"], "vanilla");
   EXPECT_EQ(root["drafter"]["memory_plan"]["total_bytes"], plan.total_bytes);
   EXPECT_FALSE(json::parse(ToJson(*alone)).contains("drafter"));
 }
@@ -312,6 +314,30 @@ TEST(Inspect, PublishedDrafterFromItsConfigHasTheCostsOfTheSpecification) {
   EXPECT_EQ(report->drafter->num_shards, 0u);
   EXPECT_NE(ToText(*report).find("none read"), std::string::npos);
   EXPECT_NE(ToText(*report).find("4.745 G parameters"), std::string::npos);
+}
+
+TEST(Inspect, MarkovHeadsAreNamedAndTheirMatricesCounted) {
+  json config = json::parse(*ReadTextFile(kData + "/golden/k3-tiny-dspark/config.json", 1 << 20));
+  const auto inspect = [&] {
+    const tools::TempDir temp;
+    temp.Write("config.json", config.dump());
+    return Inspect(kData + "/golden/k3-tiny/config.json", {.drafter = temp.path()});
+  };
+  const auto vanilla = inspect();
+  ASSERT_TRUE(vanilla) << vanilla.error().message;
+  for (const auto& [type, parameters] : std::vector<std::pair<std::string, std::uint64_t>>{
+           {"gated", 16 * (128 + 16) + 16}, {"rnn", 48 * (2 * 16 + 128) + 48}}) {
+    config["markov_head_type"] = type;
+    const auto report = inspect();
+    ASSERT_TRUE(report) << report.error().message;
+    const DrafterReport& drafter = *report->drafter;
+    EXPECT_EQ(drafter.stored.num_tensors, vanilla->drafter->stored.num_tensors + 2);
+    EXPECT_EQ(drafter.stored.num_parameters, vanilla->drafter->stored.num_parameters + parameters);
+    EXPECT_EQ(drafter.bytes_per_block, vanilla->drafter->bytes_per_block + 2 * parameters);
+    EXPECT_EQ(drafter.plan.weight_bytes, vanilla->drafter->plan.weight_bytes + 2 * parameters);
+    EXPECT_NE(ToText(*report).find(type + " Markov of rank 16"), std::string::npos);
+    EXPECT_EQ(json::parse(ToJson(*report))["drafter"]["markov_head_type"], type);
+  }
 }
 
 TEST(Inspect, UnreadableDrafterIsAnErrorOnlyWhenAskedFor) {

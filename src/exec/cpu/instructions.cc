@@ -105,6 +105,8 @@ class Runner {
       case Opcode::kDraftAttention:
       case Opcode::kMarkovEmbed:
       case Opcode::kDraftChoose:
+      case Opcode::kMarkovGate:
+      case Opcode::kMarkovRnn:
         ExecuteDraft<Act>(view_, device_, {table_.head_norm_rotary, table_.draft_attention},
                           {scratch_.kernel(), scratch_.sampling()});
         return nullptr;

@@ -566,6 +566,8 @@ Status Execute(const InstructionView& view, DeviceMemory* device, ExchangePort* 
     case Opcode::kDraftAttention:
     case Opcode::kMarkovEmbed:
     case Opcode::kDraftChoose:
+    case Opcode::kMarkovGate:
+    case Opcode::kMarkovRnn:
       Draft(step);
       return {};
   }

@@ -45,6 +45,9 @@ std::string_view DensePartName(DensePart part) {
 
 std::optional<DensePart> DensePartOf(std::string_view name) {
   if (Contains(name, ".experts.") || EndsWith(name, ".kv_b_proj")) return std::nullopt;
+  if (name == "draft.markov_head.gate_proj" || name == "draft.markov_head.joint_proj") {
+    return std::nullopt;
+  }
   if (name.starts_with("draft.")) return DensePart::kDraft;
   if (name == "lm_head") return DensePart::kHead;
   if (Contains(name, ".self_attn.")) return DensePart::kAttention;

@@ -19,14 +19,15 @@ enum class DensePart : std::uint8_t {
   kLatent,     ///< down and up projection around routed experts
   kRouter,     ///< the logits that choose experts
   kHead,       ///< lm_head
-  kDraft,      ///< all matrices of the drafter
+  kDraft,      ///< all matrices of the drafter but gate_proj and joint_proj of its Markov head
 };
 inline constexpr int kNumDenseParts = 6;
 /// "attention", "mlp", "latent", "router", "head", "draft".
 std::string_view DensePartName(DensePart part);
 
 /// Part of a matrix (name without `.weight`). Empty for those that keep their stored format: routed
-/// experts, and kv_b_proj, which is read transposed and with float inputs.
+/// experts, kv_b_proj, which is read transposed and with float inputs, and the Markov head's
+/// gate_proj and joint_proj, which are cut where no scale group need end, and small.
 std::optional<DensePart> DensePartOf(std::string_view name);
 
 /// Packed format of the bf16 matrices of each part: kBf16 or kInt8.

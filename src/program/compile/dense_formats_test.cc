@@ -17,6 +17,10 @@ TEST(DensePartOf, EveryMatrixOfTheModelHasItsPart) {
   EXPECT_EQ(DensePartOf("layers.{layer}.block_sparse_moe.gate"), DensePart::kRouter);
   EXPECT_EQ(DensePartOf("layers.{layer}.block_sparse_moe.experts.{expert}.w1"), std::nullopt);
   EXPECT_EQ(DensePartOf("lm_head"), DensePart::kHead);
+  EXPECT_EQ(DensePartOf("draft.layers.0.mlp.gate_proj"), DensePart::kDraft);
+  EXPECT_EQ(DensePartOf("draft.markov_head.markov_w2"), DensePart::kDraft);
+  EXPECT_EQ(DensePartOf("draft.markov_head.gate_proj"), std::nullopt);
+  EXPECT_EQ(DensePartOf("draft.markov_head.joint_proj"), std::nullopt);
 }
 
 TEST(ParseDenseFormats, BaseAndOverrides) {

@@ -1,8 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <tuple>
 
 #include "model/dspark.h"
+#include "program/compile/random_models.h"
 #include "program/compile/test_models.h"
 #include "program/dump.h"
 
@@ -63,6 +67,13 @@ TEST(CompileDraft, OtherFormsOfDraftersAreProved) {
     d.confidence_with_markov = false;
   });
   form("no confidence head", [](model::Drafter& d) { d.confidence_head = false; });
+  form("gated", [](model::Drafter& d) { d.markov_head = model::MarkovHead::kGated; });
+  form("recurrent", [](model::Drafter& d) { d.markov_head = model::MarkovHead::kRnn; });
+  form("recurrent, idle anchor, odd rank", [](model::Drafter& d) {
+    d.markov_head = model::MarkovHead::kRnn;
+    d.markov_rank = 21;
+    d.sample_from_anchor = false;
+  });
   form("odd key heads", [](model::Drafter& d) {
     d.num_attention_heads = 9;
     d.num_key_value_heads = 3;
@@ -101,6 +112,56 @@ TEST(CompileDraft, MarkovStepsShareTheirWeights) {
     EXPECT_EQ(steps[i]->draft_slot, static_cast<std::int32_t>(i));
     EXPECT_EQ(steps[i]->shares_weights, i > 0);
     EXPECT_EQ(steps[i]->weight_base, steps[0]->weight_base);
+  }
+}
+
+/// What hidden rows add is one product for all slots, and the rest of the matrix is all that the
+/// steps read of it.
+TEST(CompileDraft, MarkovProjectionsAreCutBetweenHiddenRowsAndTokens) {
+  struct Case {
+    model::MarkovHead head;
+    std::string tensor;
+    std::int64_t first_hidden, first_token, token_inputs;
+  };
+  model::Drafter drafter = NanoDrafter();
+  const std::int64_t hidden = drafter.hidden_size;
+  const std::int64_t rank = drafter.markov_rank;
+  for (const Case& c :
+       {Case{model::MarkovHead::kGated, "draft.markov_head.gate_proj", 0, hidden, rank},
+        Case{model::MarkovHead::kRnn, "draft.markov_head.joint_proj", 2 * rank, 0, 2 * rank}}) {
+    drafter.markov_head = c.head;
+    const Program program = MustCompile(Nano(), Drafting(drafter, 1, 8, 1));
+    std::map<std::string, std::vector<const Tile*>> tiles;  // by segment
+    for (const Segment& segment : program.segments) {
+      for (const Tile& tile : segment.streams[0].tiles) {
+        if (program.tensors[tile.tensor].name == c.tensor) tiles[segment.name].push_back(&tile);
+      }
+    }
+    ASSERT_EQ(tiles.size(), 2U) << c.tensor;
+    for (const auto& [segment, first, inputs] :
+         {std::tuple(std::string("draft_head"), c.first_hidden, hidden),
+          std::tuple(std::string("draft_token"), c.first_token, c.token_inputs)}) {
+      ASSERT_EQ(tiles[segment].size(), 1U) << segment;
+      EXPECT_EQ(tiles[segment][0]->first_input, first) << segment;
+      EXPECT_EQ(tiles[segment][0]->num_inputs, inputs) << segment;
+    }
+  }
+}
+
+/// Every scheme of packing, and rows in a step that need copies of the head's vectors or not.
+TEST(CompileDraft, RandomDraftersAreProved) {
+  for (std::uint64_t seed = 1; seed <= 80; ++seed) {
+    Random random(seed);
+    const model::Model model = RandomModel(random);
+    const model::Drafter drafter = RandomDrafter(random, model);
+    CompileOptions options = Drafting(drafter, static_cast<std::int32_t>(random.Between(1, 7)), 8,
+                                      static_cast<std::int32_t>(random.Between(1, 3)));
+    options.num_drafts = static_cast<std::int32_t>(
+        random.Between(1, std::min<std::int64_t>(drafter.MaxDrafts(), 7)));
+    options.barrier_after_each_op = random.Between(0, 3) == 0;
+    if (random.Coin()) options.activation_dtype = DType::kF32;
+    if (random.Coin()) options.dense = *ParseDenseFormats("int8");
+    ExpectProved(MustCompile(model, options), fmt::format("seed {}", seed));
   }
 }
 
@@ -169,6 +230,141 @@ TEST_P(DraftMutation, IsRejected) {
   GetParam().mutate(program);
   EXPECT_FALSE(Verify(std::move(program)).has_value());
 }
+
+struct MarkovMutationCase {
+  const char* name;
+  const char* fault;  ///< in the message
+  void (*mutate)(Program&);
+};
+
+class MarkovMutation : public testing::TestWithParam<MarkovMutationCase> {};
+
+TEST_P(MarkovMutation, IsRejected) {
+  model::Drafter drafter = NanoDrafter();
+  drafter.markov_head = model::MarkovHead::kRnn;
+  Program program = MustCompile(Nano(), Drafting(drafter, 2, 8, 2));
+  ExpectProved(program, "before");
+  GetParam().mutate(program);
+  const auto verified = Verify(std::move(program));
+  ASSERT_FALSE(verified.has_value()) << "the mutated Program passed";
+  EXPECT_NE(verified.error().message.find(GetParam().fault), std::string::npos)
+      << verified.error().message;
+}
+
+/// Changes what all workers read of the tensor in the segment.
+void ChangeProducts(Program& program, std::string_view segment_name, std::string_view tensor,
+                    const std::function<void(Instruction&, Tile&)>& change) {
+  bool found = false;
+  for (Segment& segment : program.segments) {
+    if (segment.name != segment_name) continue;
+    for (Stream& stream : segment.streams) {
+      for (Instruction& instruction : stream.instructions) {
+        if (instruction.opcode != Opcode::kMatmul) continue;
+        Tile& tile = stream.tiles[instruction.tile];
+        if (program.tensors[tile.tensor].name != tensor) continue;
+        change(instruction, tile);
+        found = true;
+      }
+    }
+  }
+  EXPECT_TRUE(found) << tensor << " in " << segment_name;
+}
+
+constexpr char kProjection[] = "draft.markov_head.joint_proj";
+
+const MarkovMutationCase kMarkovMutations[] = {
+    {"ActivationDoesNotWaitForTheProjection", "V5",
+     [](Program& p) {
+       Change(p, Opcode::kMarkovRnn, [](Instruction& i) { i.wait_counter = kNone; });
+     }},
+    {"ActivationDoesNotSignal", "V3",
+     [](Program& p) {
+       Change(p, Opcode::kMarkovRnn, [](Instruction& i) { i.signal_counter = kNone; });
+     }},
+    {"StateOfAnotherWidth", "V1",
+     [](Program& p) {
+       Change(p, Opcode::kMarkovRnn, [](Instruction& i) { --i.operands[3].end; });
+     }},
+    {"StateWrittenIntoTheInputs", "V8",
+     [](Program& p) {
+       Change(p, Opcode::kMarkovRnn,
+              [](Instruction& i) { i.operands[3].buffer = i.operands[1].buffer; });
+     }},
+    {"StateOfNobody", "V1",
+     [](Program& p) {
+       Change(p, Opcode::kMarkovRnn, [](Instruction& i) { i.operands[3].buffer = kNone; });
+     }},
+    {"GateWithTheBuffersOfARecurrence", "V1",
+     [](Program& p) {
+       Change(p, Opcode::kMarkovRnn, [](Instruction& i) { i.opcode = Opcode::kMarkovGate; });
+     }},
+    {"BiasMissing", "V1",
+     [](Program& p) {
+       Change(p, Opcode::kMarkovRnn, [](Instruction& i) { i.vectors[0] = kNone; });
+     }},
+    {"EmbeddingOverTheState", "V1",
+     [](Program& p) {
+       Change(p, Opcode::kMarkovEmbed, [](Instruction& i) { i.operands[4].buffer = kNone; });
+     }},
+    {"TokensReadInputsOfTheHiddenRow",
+     "V8: segment draft_head, draft_token: two tiles of draft.markov_head.joint_proj share",
+     [](Program& p) {
+       ChangeProducts(p, "draft_token", kProjection,
+                      [](Instruction&, Tile& tile) { tile.first_input += 32; });
+     }},
+    {"HiddenRowReadsInputsOfTheTokens",
+     "V8: segment draft_head, draft_token: two tiles of draft.markov_head.joint_proj share",
+     [](Program& p) {
+       ChangeProducts(p, "draft_head", kProjection,
+                      [](Instruction&, Tile& tile) { tile.first_input = 0; });
+     }},
+    {"NobodyReadsAnInputOfTheProjection",
+     "V8: segment draft_head, draft_token: 10704 of 10752 elements of draft.markov_head.joint_proj",
+     [](Program& p) {
+       ChangeProducts(p, "draft_token", kProjection, [](Instruction& product, Tile& tile) {
+         --product.operands[0].end;
+         --tile.num_inputs;
+       });
+     }},
+    {"ProjectionAddedToOtherSums",
+     "V8: segment draft_head, draft_token: their products with draft.markov_head.joint_proj",
+     [](Program& p) {
+       const auto logits = std::find_if(p.buffers.begin(), p.buffers.end(), [](const Buffer& b) {
+         return b.name == "draft_base_logits";
+       });
+       const auto index = static_cast<std::uint32_t>(logits - p.buffers.begin());
+       ChangeProducts(p, "draft_token", kProjection,
+                      [index](Instruction& product, Tile&) { product.operands[2].buffer = index; });
+     }},
+    {"ProjectionAddedToTheSumsOfOtherOutputs",
+     "V8: segment draft_head, draft_token: their products with draft.markov_head.joint_proj",
+     [](Program& p) {
+       ChangeProducts(p, "draft_token", kProjection, [](Instruction& product, Tile& tile) {
+         if (tile.first_output == 0) return;
+         product.operands[2].end -= product.operands[2].begin;
+         product.operands[2].begin = 0;
+       });
+     }},
+    {"ProjectionNotAdded",
+     "V8: segment draft_head, draft_token: their products with draft.markov_head.joint_proj",
+     [](Program& p) {
+       ChangeProducts(p, "draft_token", kProjection, [](Instruction& product, Tile&) {
+         product.epilogue = Epilogue::kStore;
+         product.operands[2] = {};
+       });
+     }},
+    {"OneOfTwoSegmentsReadsAMatrixOnlyInPart", "V8: segment draft_layer_0: ",
+     [](Program& p) {
+       ChangeProducts(p, "draft_layer_0", "draft.layers.0.self_attn.k_proj",
+                      [](Instruction& product, Tile& tile) {
+                        --product.operands[0].end;
+                        --tile.num_inputs;
+                      });
+     }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Each, MarkovMutation, testing::ValuesIn(kMarkovMutations),
+                         [](const auto& mutation) { return std::string(mutation.param.name); });
 
 const Mutation kMutations[] = {
     {"SampleDoesNotWaitForTheLogits",

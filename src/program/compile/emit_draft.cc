@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "program/compile/layers.h"
 
@@ -64,6 +65,87 @@ void EmitResidualProduct(SegmentBuilder& segment, std::string phase, std::string
   Leveler leveler(segment.builder);
   segment.EmitLevel(product, leveler);
   segment.EmitExchange({.name = phase_out, .buffers = {out}, .trip = Register::kDraftRows});
+}
+
+/// The linear layer in which a Markov head joins what the drafted tokens have left with the slot's
+/// hidden row. The tokens' inputs lie side by side, as in the buffer `markov`.
+struct MarkovProjection {
+  std::string name;
+  std::int64_t outputs = 0;
+  std::int64_t inputs = 0;
+  std::int64_t first_token_input = 0;
+  std::int64_t first_hidden_input = 0;
+};
+
+/// Nothing for heads without one.
+std::optional<MarkovProjection> ProjectionOf(const model::Drafter& drafter) {
+  const std::int64_t hidden = drafter.hidden_size;
+  const std::int64_t rank = drafter.markov_rank;
+  if (rank == 0) return {};
+  switch (drafter.markov_head) {
+    case model::MarkovHead::kVanilla:
+      return {};
+    case model::MarkovHead::kGated:  // [h; e]
+      return MarkovProjection{"draft.markov_head.gate_proj", rank, hidden + rank, hidden, 0};
+    case model::MarkovHead::kRnn:  // [s; e; h]
+      return MarkovProjection{"draft.markov_head.joint_proj", 3 * rank, 2 * rank + hidden, 0,
+                              2 * rank};
+  }
+  return {};
+}
+
+bool HasMarkovState(const model::Drafter& drafter) {
+  return drafter.markov_rank > 0 && drafter.markov_head == model::MarkovHead::kRnn;
+}
+
+/// The part of the projection whose inputs, from `first_input` on, are the rows of `in`.
+Product PartOfProjection(SegmentBuilder& segment, const MarkovProjection& projection,
+                         std::int64_t first_input, std::uint32_t in, std::uint32_t out) {
+  Product product;
+  product.tensor =
+      segment.builder.AddTensor(projection.name, projection.outputs, projection.inputs);
+  product.in = segment.builder.All(in);
+  product.first_input = first_input;
+  product.num_inputs = product.in.end;
+  product.num_outputs = projection.outputs;
+  product.out = out;
+  return product;
+}
+
+/// The row of the Markov head's first matrix, behind the state if there is one.
+Operand MarkovEmbedding(const SegmentBuilder& segment, const LayerBuffers& buffers) {
+  Operand embedding = segment.builder.All(buffers.draft.markov);
+  embedding.begin = embedding.end - DrafterOf(segment).markov_rank;
+  return embedding;
+}
+
+/// Phases: from the embedding (and the state) to what the second matrix is multiplied with. Every
+/// rank does all of it: these matrices cost less to read than an exchange.
+void EmitMarkovProjection(SegmentBuilder& segment, const LayerBuffers& buffers,
+                          const MarkovProjection& projection) {
+  ProgramBuilder& builder = segment.builder;
+  const DraftBuffers& own = buffers.draft;
+  segment.BeginPhase("markov_projection");
+  Product tokens = PartOfProjection(segment, projection, projection.first_token_input, own.markov,
+                                    own.markov_projected);
+  tokens.trip = Register::kDraftRuns;
+  tokens.epilogue = Epilogue::kAddDraftBase;
+  tokens.aux = own.markov_base;
+  Leveler leveler(builder);
+  segment.EmitOnEveryRank(tokens, leveler);
+
+  segment.BeginPhase("markov_activation");
+  const bool has_state = HasMarkovState(DrafterOf(segment));
+  Instruction activate;
+  activate.opcode = has_state ? Opcode::kMarkovRnn : Opcode::kMarkovGate;
+  activate.trip = Register::kDraftRuns;
+  activate.operands[0] = builder.All(own.markov_projected);
+  activate.operands[1] = builder.All(own.markov);
+  activate.operands[2] = builder.All(own.markov_out);
+  if (has_state) activate.operands[3] = builder.All(own.markov_state);
+  activate.vectors[0] =
+      segment.AddVector(projection.name + ".bias", DType::kBf16, projection.outputs);
+  segment.EmitOwnRows(activate);
 }
 
 void EmitDraftEmbed(SegmentBuilder& segment, const LayerBuffers& buffers) {
@@ -227,6 +309,13 @@ void EmitDraftHead(SegmentBuilder& segment, const LayerBuffers& buffers) {
   segment.EmitLevel(BlockProduct(segment, "draft.lm_head", DrafterOf(segment).vocab_size,
                                  buffers.draft.hidden, buffers.draft.base_logits),
                     leveler);
+  // What does not depend on drafted tokens is computed here for all slots at once.
+  if (const auto projection = ProjectionOf(DrafterOf(segment))) {
+    Product hidden = PartOfProjection(segment, *projection, projection->first_hidden_input,
+                                      buffers.draft.hidden, buffers.draft.markov_base);
+    hidden.trip = Register::kDraftRows;
+    segment.EmitOnEveryRank(hidden, leveler);
+  }
   // With a Markov head its rows of the vocabulary are the same rank's, and no others are read.
   if (DrafterOf(segment).markov_rank == 0) {
     segment.EmitExchange({.name = "draft_logits",
@@ -249,12 +338,16 @@ void EmitDraftToken(SegmentBuilder& segment, const LayerBuffers& buffers) {
     embed.operands[1] = builder.All(own.tokens);
     embed.operands[2] = builder.All(own.markov);
     embed.operands[3] = builder.All(buffers.shared.step_input);
+    if (HasMarkovState(drafter)) embed.operands[4] = builder.All(own.markov_state);
     embed.imm[0] = builder.AddTable("draft.markov_head.markov_w1.weight", drafter.markov_rank);
     segment.EmitOwnRows(embed);
 
+    const auto projection = ProjectionOf(drafter);
+    if (projection) EmitMarkovProjection(segment, buffers, *projection);
+
     segment.BeginPhase("markov_bias");
-    Product bias =
-        segment.Whole("draft.markov_head.markov_w2", drafter.vocab_size, own.markov, own.logits);
+    Product bias = segment.Whole("draft.markov_head.markov_w2", drafter.vocab_size,
+                                 projection ? own.markov_out : own.markov, own.logits);
     bias.trip = Register::kDraftRuns;
     bias.epilogue = Epilogue::kAddDraftBase;
     bias.aux = own.base_logits;
@@ -269,7 +362,7 @@ void EmitDraftToken(SegmentBuilder& segment, const LayerBuffers& buffers) {
   choose.opcode = Opcode::kDraftChoose;
   choose.trip = Register::kDraftRuns;
   choose.operands[0] = builder.All(has_markov ? own.logits : own.base_logits);
-  if (has_markov) choose.operands[2] = builder.All(own.markov);
+  if (has_markov) choose.operands[2] = MarkovEmbedding(segment, buffers);
   choose.operands[3] = builder.All(own.tokens);
   choose.operands[5] = builder.All(buffers.tokens);
   choose.operands[6] = builder.All(buffers.shared.step_input);
@@ -325,7 +418,20 @@ void AddDraftBuffers(ProgramBuilder& builder, LayerBuffers& buffers) {
   own.base_logits = builder.AddBuffer("draft_base_logits", BufferKind::kDraftRows, DType::kF32,
                                       drafter.vocab_size);
   if (drafter.markov_rank > 0) {
-    own.markov = builder.AddCopiedRows("draft_markov", BufferKind::kDraftRuns, drafter.markov_rank);
+    const auto add_runs = [&](std::string name, std::int64_t columns) {
+      return builder.AddCopiedRows(std::move(name), BufferKind::kDraftRuns, columns);
+    };
+    own.markov = add_runs("draft_markov", (HasMarkovState(drafter) ? 2 : 1) * drafter.markov_rank);
+    if (const auto projection = ProjectionOf(drafter)) {
+      own.markov_base = builder.AddBuffer("draft_markov_base", BufferKind::kDraftRows, DType::kF32,
+                                          projection->outputs);
+      own.markov_projected = builder.AddBuffer("draft_markov_projected", BufferKind::kDraftRuns,
+                                               DType::kF32, projection->outputs);
+      own.markov_out = add_runs("draft_markov_out", drafter.markov_rank);
+    }
+    if (HasMarkovState(drafter)) {
+      own.markov_state = add_runs("draft_markov_state", drafter.markov_rank);
+    }
     own.logits =
         builder.AddBuffer("draft_logits", BufferKind::kDraftRuns, DType::kF32, drafter.vocab_size);
   }

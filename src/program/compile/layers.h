@@ -51,10 +51,15 @@ struct DraftBuffers {
   std::uint32_t activated = kNone;
   std::uint32_t hidden = kNone;
   std::uint32_t base_logits = kNone;  ///< [block rows, vocabulary] f32
-  std::uint32_t markov = kNone;       ///< [runs, rank]
-  std::uint32_t logits = kNone;       ///< [runs, vocabulary] f32
-  std::uint32_t tokens = kNone;       ///< [runs, drafts] i32
-  std::uint32_t confidence = kNone;   ///< [runs, drafts] f32
+  std::uint32_t markov = kNone;       ///< [runs, rank]; of a recurrent head the state before it
+  // Of Markov heads that project their inputs.
+  std::uint32_t markov_base = kNone;       ///< what hidden rows add, [block rows, outputs] f32
+  std::uint32_t markov_projected = kNone;  ///< without bias, [runs, outputs] f32
+  std::uint32_t markov_out = kNone;        ///< input of the second matrix, [runs, rank]
+  std::uint32_t markov_state = kNone;      ///< of a recurrent head after the slot, [runs, rank]
+  std::uint32_t logits = kNone;            ///< [runs, vocabulary] f32
+  std::uint32_t tokens = kNone;            ///< [runs, drafts] i32
+  std::uint32_t confidence = kNone;        ///< [runs, drafts] f32
 };
 
 /// Everything the emitters share.

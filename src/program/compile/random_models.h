@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "model/drafter.h"
 #include "model/model.h"
 
 namespace megalith::program {
@@ -66,6 +67,38 @@ inline model::Model RandomModel(Random& random) {
     model.layers.push_back(spec);
   }
   return model;
+}
+
+/// Any legal drafter for `target`, with every kind of Markov head.
+inline model::Drafter RandomDrafter(Random& random, const model::Model& target) {
+  model::Drafter drafter;
+  drafter.format = "random";
+  drafter.hidden_size = target.hidden_size;
+  drafter.vocab_size = target.vocab_size;
+  drafter.intermediate_size = random.Between(1, 200);
+  drafter.num_key_value_heads = random.Between(1, 4);
+  drafter.num_attention_heads = drafter.num_key_value_heads * random.Between(1, 3);
+  drafter.head_dim = 2 * random.Between(1, 32);
+  drafter.rms_norm_eps = 1e-5f;
+  drafter.rope_theta = 10000.0;
+  const auto num_layers = static_cast<std::int64_t>(target.layers.size());
+  for (std::int64_t layer = 0; layer < num_layers; ++layer) {
+    if (layer + 1 == num_layers || random.Coin()) drafter.aux_layers.push_back(layer);
+  }
+  drafter.sample_from_anchor = random.Coin();
+  drafter.block_size = random.Between(2, 9);
+  drafter.mask_token_id = random.Between(0, drafter.vocab_size - 1);
+  drafter.markov_rank = random.Between(0, 3) == 0 ? 0 : random.Between(1, 70);
+  drafter.markov_head = static_cast<model::MarkovHead>(random.Between(0, 2));
+  drafter.confidence_head = random.Coin();
+  drafter.confidence_with_markov =
+      drafter.confidence_head && drafter.markov_rank > 0 && random.Coin();
+  drafter.tie_word_embeddings = random.Coin();
+  const std::int64_t num_draft_layers = random.Between(1, 3);
+  for (std::int64_t layer = 0; layer < num_draft_layers; ++layer) {
+    drafter.layers.push_back({random.Coin() ? random.Between(1, 40) : 0, random.Coin()});
+  }
+  return drafter;
 }
 
 }  // namespace megalith::program

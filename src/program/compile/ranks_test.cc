@@ -88,6 +88,26 @@ TEST(Ranks, NanoWithItsDrafterIsProvedInEveryLayout) {
   }
 }
 
+TEST(Ranks, RandomDraftersAreProvedInEveryLayout) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    Random random(seed);
+    model::Model model = RandomModel(random);
+    model.kda.num_heads += 3;
+    model.mla.num_attention_heads += 3;
+    const model::Drafter drafter = RandomDrafter(random, model);
+    CompileOptions options = Workers(static_cast<std::int32_t>(random.Between(1, 5)), 8);
+    options.max_drafts = 7;
+    options.drafter = &drafter;
+    options.draft_runs = static_cast<std::int32_t>(random.Between(1, 2));
+    options.num_drafts = static_cast<std::int32_t>(
+        random.Between(1, std::min<std::int64_t>(drafter.MaxDrafts(), 7)));
+    const RankLayout layout{static_cast<std::int32_t>(random.Between(1, 3)),
+                            static_cast<std::int32_t>(random.Between(1, 3))};
+    if (!CheckRankLayout(model, layout)) continue;
+    ExpectProved(CompileRanks(model, options, layout), fmt::format("seed {}", seed));
+  }
+}
+
 TEST(Ranks, ArenasDoNotDependOnRows) {
   for (const RankLayout layout : {RankLayout{2, 1}, RankLayout{1, 2}, RankLayout{2, 2}}) {
     const std::vector<Program> one = CompileRanks(Nano(), Workers(3), layout);
