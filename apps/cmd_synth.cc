@@ -16,6 +16,7 @@
 #include "commands.h"
 #include "console.h"
 #include "model/config.h"
+#include "model/drafter.h"
 #include "progress_bar.h"
 #include "synth/config_edit.h"
 #include "synth/drafter.h"
@@ -36,6 +37,7 @@ struct Options {
   std::uint64_t seed = 0;
   std::uint64_t shard_bytes = 0;
   bool drafter = false;
+  std::string markov_head;  ///< empty: as --draft-set says, or vanilla
   std::vector<std::string> drafter_edits;
   bool replace = false;
   bool json = false;
@@ -59,8 +61,12 @@ Result<std::optional<synth::CheckpointPlan>> PlanDrafter(const Options& options,
                                                          const synth::PlanOptions& plan_options) {
   if (!options.drafter) return std::nullopt;
   MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ParseConfig(model_config));
+  std::vector<std::string> edits = options.drafter_edits;
+  if (!options.markov_head.empty()) {
+    edits.push_back(fmt::format("markov_head_type=\"{}\"", options.markov_head));
+  }
   MEGALITH_ASSIGN_OR_RETURN(const std::string drafter,
-                            synth::MakeDrafterConfig(config.model, options.drafter_edits));
+                            synth::MakeDrafterConfig(config.model, edits));
   return synth::PlanDrafter(drafter, config.model, plan_options);
 }
 
@@ -195,6 +201,17 @@ void RegisterSynth(CLI::App& app, Cli& cli) {
       ->check(CLI::PositiveNumber);
   CLI::Option* drafter = command->add_flag(
       "--drafter", options->drafter, "Also write a random DSpark drafter for it into OUT/dspark");
+  std::vector<std::string> markov_heads;
+  for (const model::MarkovHead head :
+       {model::MarkovHead::kVanilla, model::MarkovHead::kGated, model::MarkovHead::kRnn}) {
+    markov_heads.emplace_back(model::MarkovHeadName(head));
+  }
+  command
+      ->add_option("--markov-head", options->markov_head,
+                   "How the drafter's tokens depend on those before them (markov_head_type)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember(markov_heads))
+      ->needs(drafter);
   command
       ->add_option("--draft-set", options->drafter_edits,
                    "A key of the drafter's config.json and its JSON value, e.g. block_size=4 or "

@@ -145,6 +145,31 @@ TEST(Synth, DrafterIsWrittenBesideTheModelAndShown) {
   EXPECT_EQ(report["warnings"].size(), 0U) << shown.out;
 }
 
+TEST(Synth, DrafterHasTheMarkovHeadThatIsWantedAndDraftsWithIt) {
+  const tools::TempDir temp;
+  const std::string folder = "'" + temp.File("synth") + "'";
+  EXPECT_EQ(Megalith("synth " + folder + " --drafter --markov-head lstm -q").exit_code, 2);
+  EXPECT_EQ(Megalith("synth " + folder + " --markov-head rnn -q").exit_code, 2);
+  for (const char* head : {"gated", "rnn"}) {
+    const Outcome made =
+        Megalith("synth " + folder + " --drafter --force -q --markov-head " + head);
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    const Outcome shown = Megalith("inspect --json " + folder);
+    ASSERT_EQ(shown.exit_code, 0) << shown.err;
+    const auto report = nlohmann::json::parse(shown.out, nullptr, false);
+    EXPECT_EQ(report["drafter"]["markov_head_type"], head);
+    EXPECT_EQ(report["warnings"].size(), 0U) << shown.out;
+    const auto run = [&](const std::string& options) {
+      const Outcome outcome = Megalith(
+          "run " + folder + " --ids 5,6,7 -n 20 --workers 2 --json -q --ignore-eos " + options);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+      return nlohmann::json::parse(outcome.out, nullptr, false)["ids"];
+    };
+    EXPECT_EQ(run("--draft off").size(), 20U);
+    EXPECT_EQ(run("--draft-rows 5"), run("--draft off"));
+  }
+}
+
 TEST(Doctor, JsonDescribesTheMachine) {
   const Outcome outcome = Megalith("doctor --json --no-bandwidth --isa portable --workers 1");
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;

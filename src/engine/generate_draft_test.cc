@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <random>
 
 #include "engine/generate.h"
 #include "exec/device_memory.h"
+#include "tools/temp_dir.h"
 
 namespace megalith::engine {
 namespace {
@@ -110,6 +113,90 @@ TEST(GenerateDraft, TheDrafterChangesNothing) {
       const Outcome drafted = Generated(*engine, prompt, options);
       ExpectSame(drafted, expected, fmt::format("{} drafts, prompt of {}", always, length));
       EXPECT_GT(drafted.drafting.drafted, 0) << always;
+    }
+  }
+}
+
+/// The matrix and bias of a Markov head's linear layer.
+struct MarkovLayer {
+  std::string head, name;
+  std::size_t outputs, inputs;
+  std::vector<Bf16> weight = std::vector<Bf16>(outputs * inputs);
+  std::vector<Bf16> bias = std::vector<Bf16>(outputs);
+};
+
+/// k3-nano's drafter, with another type of Markov head and the layer behind its tensors.
+void WriteDrafter(const tools::TempDir& directory, const MarkovLayer& layer) {
+  directory.CopyFrom(kDrafter);
+  std::string config = directory.Read("config.json");
+  const std::string vanilla = "\"vanilla\"";
+  const std::size_t type = config.find(vanilla);
+  ASSERT_NE(type, std::string::npos);
+  directory.Write("config.json", config.replace(type, vanilla.size(), '"' + layer.head + '"'));
+  const std::string file = directory.Read("model.safetensors");
+  std::uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+  std::string header = file.substr(sizeof(header_bytes), header_bytes);
+  std::string data = file.substr(sizeof(header_bytes) + header_bytes);
+  header.erase(header.rfind('}'));
+  const auto add = [&](const char* ending, const std::string& shape,
+                       const std::vector<Bf16>& values) {
+    const std::size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Bf16));
+    header += fmt::format(R"(,"{}{}":{{"dtype":"BF16","shape":[{}],"data_offsets":[{},{}]}})",
+                          layer.name, ending, shape, begin, data.size());
+  };
+  add(".weight", fmt::format("{},{}", layer.outputs, layer.inputs), layer.weight);
+  add(".bias", fmt::format("{}", layer.outputs), layer.bias);
+  header += '}';
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  header_bytes = header.size();
+  std::string size(sizeof(header_bytes), '\0');
+  std::memcpy(size.data(), &header_bytes, sizeof(header_bytes));
+  directory.Write("model.safetensors", size + header + data);
+}
+
+/// A gate that is always open is the vanilla head; an output that follows the embedding alone is
+/// nearly so, whatever the state does. Both are as good as what k3-nano's drafter has learnt.
+TEST(GenerateDraft, OtherMarkovHeadsChangeNothing) {
+  constexpr std::size_t kHidden = 192;
+  constexpr std::size_t kRank = 16;
+  MarkovLayer open_gate{"gated", "markov_head.gate_proj", kRank, kHidden + kRank};
+  std::fill(open_gate.bias.begin(), open_gate.bias.end(), ToBf16(40.0f));
+  MarkovLayer recurrent{"rnn", "markov_head.joint_proj", 3 * kRank, 2 * kRank + kHidden};
+  std::fill_n(recurrent.weight.begin(), 2 * kRank * recurrent.inputs, ToBf16(0.25f));
+  for (std::size_t i = 0; i < kRank; ++i) {
+    recurrent.weight[(2 * kRank + i) * recurrent.inputs + kRank + i] = ToBf16(1.0f);
+  }
+  const auto vanilla = Load(Drafting(7));
+  ASSERT_TRUE(vanilla != nullptr);
+  for (const MarkovLayer& layer : {open_gate, recurrent}) {
+    SCOPED_TRACE(layer.head);
+    const tools::TempDir directory;
+    WriteDrafter(directory, layer);
+    EngineOptions drafting = Drafting(7);
+    drafting.drafter = directory.path();
+    const auto engine = Load(drafting);
+    ASSERT_TRUE(engine != nullptr);
+    for (const float temperature : {0.0f, 0.7f}) {
+      std::mt19937 random(3);
+      for (const std::int32_t always : {1, 3, 7}) {
+        const std::vector<std::int32_t> prompt = RandomPrompt(random, 20);
+        GenerateOptions options = Greedy(64);
+        options.sampling.temperature = temperature;
+        options.sampling.seed = 5;
+        const Outcome plain = Generated(*vanilla, prompt, options);
+        options.drafting.max_drafts = 7;
+        options.drafting.always = always;
+        const Outcome expected = Generated(*vanilla, prompt, options);
+        const Outcome drafted = Generated(*engine, prompt, options);
+        ExpectSame(drafted, plain, fmt::format("{} drafts, temperature {}", always, temperature));
+        EXPECT_GT(drafted.drafting.accepted, 8);
+        if (layer.head == "gated") {
+          EXPECT_EQ(drafted.drafting.accepted, expected.drafting.accepted);
+          EXPECT_EQ(drafted.drafting.drafted, expected.drafting.drafted);
+        }
+      }
     }
   }
 }

@@ -142,7 +142,7 @@ TEST(MakeDrafterConfig, AssignmentsThatCannotBeAreWrongUse) {
   for (const char* assignment :
        {"block_size", "=4", "block_size=", "block_size=0", "no_such_key=1", "nowhere.key=1",
         "hidden_size=64", "transformer_layer_config=3", "num_hidden_layers=\"two\"",
-        "num_hidden_layers=-1", "num_hidden_layers=99999999999", "markov_head_type=\"gated\"",
+        "num_hidden_layers=-1", "num_hidden_layers=99999999999", "markov_head_type=\"lstm\"",
         "aux_hidden_state_layer_ids=[9]", "architectures=[\"Other\"]"}) {
     const std::vector<std::string> assignments = {assignment};
     const auto config = MakeDrafterConfig(Target("k3-tiny"), assignments);
@@ -158,7 +158,8 @@ TEST(WriteDrafter, OpensBesideItsModelWithNothingUnknown) {
   const CheckpointPlan plan = Plan();
   for (const char* assignment :
        {"block_size=8", "tie_word_embeddings=true", "enable_confidence_head=false",
-        "confidence_head_with_markov=false"}) {
+        "confidence_head_with_markov=false", "markov_head_type=\"gated\"",
+        "markov_head_type=\"rnn\""}) {
     const CheckpointPlan drafter = DrafterPlan({}, {assignment});
     WriteOptions options;
     options.replace = true;

@@ -32,6 +32,8 @@ constexpr double kQueryGain = 2.0;
 constexpr double kMixSpread = 1.0;
 /// Of what the previous token adds to a drafter's logits: less than the logits themselves.
 constexpr double kMarkovSpread = 1.0;
+/// Of the biases in front of a Markov head's sigmoids and hyperbolic tangents.
+constexpr double kMarkovBiasSpread = 0.5;
 
 // Trained ranges: A_log of layer 12 of Kimi K3, dt_bias and conv taps of k3-nano.
 constexpr float kALogMean = 0.3f;
@@ -195,6 +197,9 @@ Distribution DistributionOf(const model::Drafter& drafter, const model::TensorRu
   }
   if (name == "markov_head.markov_w1.weight") return Normal(0.0, 1.0);
   if (name == "markov_head.markov_w2") return keeping(kMarkovSpread);
+  if (name.starts_with("markov_head.") && name.ends_with(".bias")) {
+    return Normal(0.0, kMarkovBiasSpread);
+  }
   if (name == "lm_head") return keeping(kLogitSpread);
   if (name == "confidence_head.proj.weight") return keeping(1.0);
   if (name.ends_with("o_proj")) return keeping(branch / kAttendedRms);
