@@ -67,7 +67,15 @@ Result<std::optional<synth::CheckpointPlan>> PlanDrafter(const Options& options,
   }
   MEGALITH_ASSIGN_OR_RETURN(const std::string drafter,
                             synth::MakeDrafterConfig(config.model, edits));
-  return synth::PlanDrafter(drafter, config.model, plan_options);
+  MEGALITH_ASSIGN_OR_RETURN(synth::CheckpointPlan plan,
+                            synth::PlanDrafter(drafter, config.model, plan_options));
+  // The planned config is known to be sound.
+  if (!options.markov_head.empty() && nlohmann::json::parse(drafter).at("markov_rank") == 0) {
+    return Fail(ErrorCode::kUsage,
+                "--markov-head {}: a drafter with markov_rank 0 has no Markov head",
+                options.markov_head);
+  }
+  return plan;
 }
 
 nlohmann::ordered_json PlanJson(const synth::CheckpointPlan& plan) {

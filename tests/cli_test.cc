@@ -150,6 +150,11 @@ TEST(Synth, DrafterHasTheMarkovHeadThatIsWantedAndDraftsWithIt) {
   const std::string folder = "'" + temp.File("synth") + "'";
   EXPECT_EQ(Megalith("synth " + folder + " --drafter --markov-head lstm -q").exit_code, 2);
   EXPECT_EQ(Megalith("synth " + folder + " --markov-head rnn -q").exit_code, 2);
+  const Outcome without_rank =
+      Megalith("synth " + folder + " --drafter --markov-head rnn --draft-set markov_rank=0" +
+               " --draft-set confidence_head_with_markov=false -q");
+  EXPECT_EQ(without_rank.exit_code, 2) << without_rank.err;
+  EXPECT_NE(without_rank.err.find("markov_rank"), std::string::npos) << without_rank.err;
   for (const char* head : {"gated", "rnn"}) {
     const Outcome made =
         Megalith("synth " + folder + " --drafter --force -q --markov-head " + head);

@@ -11,7 +11,9 @@
 namespace megalith::program {
 namespace {
 
+/// The last character is the version.
 constexpr char kMagic[8] = {'M', 'E', 'G', 'A', 'P', 'R', 'G', '\4'};
+constexpr std::size_t kVersionAt = sizeof kMagic - 1;
 
 template <typename T>
 concept Scalar = std::is_arithmetic_v<T> || std::is_enum_v<T>;
@@ -189,9 +191,14 @@ std::vector<std::byte> Serialize(const Program& program) {
 Result<Program> Deserialize(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   char magic[sizeof kMagic] = {};
-  if (!reader.Raw(magic, sizeof magic) || std::memcmp(magic, kMagic, sizeof kMagic) != 0) {
-    return Fail(ErrorCode::kBadProgram,
-                "program file: does not begin with the magic of a version 3 Program");
+  if (!reader.Raw(magic, sizeof magic) || std::memcmp(magic, kMagic, kVersionAt) != 0) {
+    return Fail(ErrorCode::kBadProgram, "program file: does not begin as a Program does, with {}",
+                std::string_view(kMagic, kVersionAt));
+  }
+  if (magic[kVersionAt] != kMagic[kVersionAt]) {
+    return Fail(ErrorCode::kBadProgram, "program file: version {} expected, {} found",
+                static_cast<int>(kMagic[kVersionAt]),
+                static_cast<unsigned char>(magic[kVersionAt]));
   }
   Program program;
   Fields(reader, program);

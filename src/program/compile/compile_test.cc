@@ -279,6 +279,20 @@ TEST(Deserialize, TruncatedOrExtendedBytesAreRefused) {
   EXPECT_FALSE(Deserialize(bytes).has_value());
 }
 
+TEST(Deserialize, AnotherVersionIsNamed) {
+  std::vector<std::byte> bytes = Serialize(MustCompile(Nano(), Workers(1)));
+  const auto version = static_cast<int>(bytes[7]);
+  bytes[7] = std::byte{250};
+  const auto newer = Deserialize(bytes);
+  ASSERT_FALSE(newer.has_value());
+  EXPECT_EQ(newer.error().message,
+            fmt::format("program file: version {} expected, 250 found", version));
+  bytes[0] = std::byte{'m'};
+  const auto other = Deserialize(bytes);
+  ASSERT_FALSE(other.has_value());
+  EXPECT_NE(other.error().message.find("MEGAPRG"), std::string::npos) << other.error().message;
+}
+
 TEST(Dump, NamesSegmentsTensorsAndTheHash) {
   const Program program = MustCompile(Nano(), Workers(2));
   for (const std::string& text : {DumpText(program), DumpJson(program)}) {
