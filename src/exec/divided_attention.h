@@ -9,6 +9,7 @@
 #include "base/align.h"
 #include "exec/device_memory.h"
 #include "exec/instruction_view.h"
+#include "exec/mla_arguments.h"
 #include "kernels/kernel_table.h"
 #include "program/attention_division.h"
 #include "program/program.h"
@@ -21,23 +22,10 @@ template <typename Act, typename Function>
 void ForPartials(const InstructionView& view, const DeviceMemory& device, Function function) {
   const std::int64_t heads = view.instruction.imm[1] - view.instruction.imm[0];
   const std::int64_t share = view.instruction.imm[3];
-  const std::int64_t query_width = view.OperandColumns(0) / heads;
   const RowView<Act> query = view.Rows<Act>(0);
   const RowView<float> latent_query = view.Rows<float>(1), partials = view.Rows<float>(3);
-  kernels::MlaAttentionArgs<Act> args{};
-  args.rank = view.OperandColumns(1) / heads;
-  args.extra = view.OperandColumns(2) - args.rank;
-  args.cache = view.memory.CachePool<Act>(view.operand(2), view.visit.state_index);
-  args.page_tokens = view.program.state.page_tokens;
-  args.split = program::kAttentionSplit;
-  args.chunk = program::kAttentionChunk;
-  args.scale = view.instruction.scalar[0];
-  args.latent_query_stride = args.rank;
-  args.extra_query_stride = query_width;
+  kernels::MlaAttentionArgs<Act> args = MlaArguments<Act>(view);
   args.out_stride = program::PartialStride(args.rank);
-  args.latent_query_row_stride = latent_query.stride;
-  args.extra_query_row_stride = query.stride;
-  args.out_row_stride = partials.stride;
   const StepRows& rows = device.rows();
   for (std::size_t i = 0; i < rows.runs.size(); ++i) {
     const Run& run = rows.runs[i];
@@ -54,7 +42,7 @@ void ForPartials(const InstructionView& view, const DeviceMemory& device, Functi
         args.rows = std::min(run.count - done, kernels::kMaxMlaRows);
         args.num_positions = run.first_position + done + 1;
         args.latent_query = latent_query.Row(row) + head * args.rank;
-        args.extra_query = query.Row(row) + (head + 1) * query_width - args.extra;
+        args.extra_query = query.Row(row) + (head + 1) * args.extra_query_stride - args.extra;
         args.out = partials.Row(row) + (item - first_item) * args.out_stride;
         function(args, item / heads);
       }

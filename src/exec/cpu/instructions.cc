@@ -9,6 +9,7 @@
 #include "exec/divided_attention.h"
 #include "exec/draft_instructions.h"
 #include "exec/fast_runs.h"
+#include "exec/mla_arguments.h"
 #include "exec/recurrent_states.h"
 #include "exec/route_plan.h"
 #include "kernels/activation.h"
@@ -402,32 +403,18 @@ class Runner {
   }
 
   void MlaAttention() const {
-    const std::int64_t heads = instruction_.imm[1] - instruction_.imm[0];
-    const std::int64_t query_width = view_.OperandColumns(0) / heads;
     const auto query = view_.Rows<Act>(0);
     const auto latent_query = view_.Rows<float>(1);
     const auto out = view_.Rows<float>(3);
-    kernels::MlaAttentionArgs<Act> args{};
-    args.rank = view_.OperandColumns(1) / heads;
-    args.extra = view_.OperandColumns(2) - args.rank;
-    args.cache = view_.memory.CachePool<Act>(view_.operand(2), view_.visit.state_index);
-    args.page_tokens = view_.program.state.page_tokens;
-    args.split = program::kAttentionSplit;
-    args.chunk = program::kAttentionChunk;
-    args.scale = instruction_.scalar[0];
-    args.heads = heads;
-    args.latent_query_stride = args.rank;
-    args.extra_query_stride = query_width;
+    kernels::MlaAttentionArgs<Act> args = MlaArguments<Act>(view_);
+    args.heads = instruction_.imm[1] - instruction_.imm[0];
     args.out_stride = args.rank;
     args.scratch = scratch_.kernel();
-    args.latent_query_row_stride = latent_query.stride;
-    args.extra_query_row_stride = query.stride;
-    args.out_row_stride = out.stride;
     const auto attend = [&](std::int64_t row, std::int64_t count) {
       args.page_table = device_.sequences().PageTable(rows_.slot[static_cast<std::size_t>(row)]);
       args.num_positions = rows_.position[static_cast<std::size_t>(row)] + 1;
       args.rows = count;
-      args.extra_query = query.Row(row) + query_width - args.extra;
+      args.extra_query = query.Row(row) + args.extra_query_stride - args.extra;
       args.latent_query = latent_query.Row(row);
       args.out = out.Row(row);
       table_.mla_attention(args);

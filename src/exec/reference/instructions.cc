@@ -8,6 +8,7 @@
 #include "exec/divided_attention.h"
 #include "exec/draft_instructions.h"
 #include "exec/fast_runs.h"
+#include "exec/mla_arguments.h"
 #include "exec/recurrent_states.h"
 #include "exec/route_plan.h"
 #include "kernels/activation.h"
@@ -301,18 +302,8 @@ void MlaAppend(const Step<Act>& step) {
 template <typename Act>
 void MlaAttention(const Step<Act>& step) {
   const InstructionView& view = step.view;
-  const std::int64_t query_width = view.OperandColumns(0) / step.num_heads();
-  kernels::MlaAttentionArgs<Act> args{};
-  args.rank = view.OperandColumns(1) / step.num_heads();
-  args.extra = view.OperandColumns(2) - args.rank;
-  args.cache = view.memory.CachePool<Act>(view.operand(2), view.visit.state_index);
-  args.page_tokens = view.program.state.page_tokens;
-  args.split = program::kAttentionSplit;
-  args.chunk = program::kAttentionChunk;
-  args.scale = step.instruction().scalar[0];
+  kernels::MlaAttentionArgs<Act> args = MlaArguments<Act>(view);
   args.heads = step.num_heads();
-  args.latent_query_stride = args.rank;
-  args.extra_query_stride = query_width;
   args.out_stride = args.rank;
   std::vector<float> scratch(static_cast<std::size_t>(
       kernels::MlaScratchFloats(args.heads, args.rank, args.extra, args.split)));
@@ -321,7 +312,7 @@ void MlaAttention(const Step<Act>& step) {
     args.page_table =
         step.device.sequences().PageTable(step.rows().slot[static_cast<std::size_t>(row)]);
     args.num_positions = step.rows().position[static_cast<std::size_t>(row)] + 1;
-    args.extra_query = view.Rows<Act>(0).Row(row) + query_width - args.extra;
+    args.extra_query = view.Rows<Act>(0).Row(row) + args.extra_query_stride - args.extra;
     args.latent_query = view.Rows<float>(1).Row(row);
     args.out = view.Rows<float>(3).Row(row);
     scalar::MlaAttention<Act>(args);
