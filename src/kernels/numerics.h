@@ -25,11 +25,9 @@
 //    kFloatChains is the third definition: the chains above run on the unscaled weights (E2M1
 //    values; int8 codes), then acc = acc + sum * w_scale, multiply then add. It holds for float
 //    activations, which have no fixed-point form.
-// 2. Sums over a vector (norms, softmax, attention scores) use 16 lanes: lane j adds elements
-//    j, j + 16, ... in order; then lanes fold 8, 4, 2, 1 apart. Elements beyond the end count as
-//    +0. A sum over two vectors continues in the same lanes: first the one padded to 16, then the
-//    other. Not so in the attention of a drafter's block, where lanes are queries: its sums are
-//    chains (rule 3).
+// 2. Sums over a vector (norms, softmax) use 16 lanes: lane j adds elements j, j + 16, ... in
+//    order; then lanes fold 8, 4, 2, 1 apart. Elements beyond the end count as +0. Not so in the
+//    attention of a drafter's block, where lanes are queries: its sums are chains (rule 3).
 // 3. Everything else is element-wise or a chain in index order from +0, with separate multiply and
 //    add.
 //    MLA attention multiplies in pairs instead (MlaAttentionArgs): rule 6.
@@ -147,21 +145,15 @@ inline float FoldLanes(const float (&lanes)[kLanes]) {
   return sums[0];
 }
 
-/// Adds element(0) .. element(count - 1) to the lanes; element returns float.
+/// Sum of element(0) .. element(count - 1), floats, in the order of rule 2.
 template <typename Element>
-void AddToLanes(float (&lanes)[kLanes], std::int64_t count, Element element) {
+float LaneSum(std::int64_t count, Element element) {
+  float lanes[kLanes] = {};
   const std::int64_t padded = RoundUp<std::int64_t>(count, kLanes);
   for (std::int64_t i = 0; i < padded; ++i) {
     const float value = i < count ? element(i) : 0.0f;
     lanes[i % kLanes] = lanes[i % kLanes] + value;
   }
-}
-
-/// Sum of element(0) .. element(count - 1) in the order of rule 2.
-template <typename Element>
-float LaneSum(std::int64_t count, Element element) {
-  float lanes[kLanes] = {};
-  AddToLanes(lanes, count, element);
   return FoldLanes(lanes);
 }
 

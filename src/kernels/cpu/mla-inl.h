@@ -191,19 +191,6 @@ inline void ScorePositions(const MlaCall<Act>& call, std::int64_t first) {
   });
 }
 
-template <typename Act>
-MEGALITH_INLINE Vec RoundToAct(Vec v) {
-  if constexpr (std::is_same_v<Act, Bf16>) {
-    return RoundBf16(v);
-  } else {
-    return v;
-  }
-}
-template <typename Act, int kCount>
-MEGALITH_INLINE Vecs<kCount> RoundToAct(const Vecs<kCount>& v) {
-  return EachVec<kCount>([&](int i) MEGALITH_INLINE_LAMBDA { return RoundToAct<Act>(v.v[i]); });
-}
-
 /// scores -> exp(scores - max), rounded to Act, returns their sum; the maximum in *max. count >= 1.
 /// If a score is NaN, so is the sum.
 template <typename Act>
