@@ -44,17 +44,21 @@ struct Mutation {
 
 void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.name; }
 
-class VerifierMutation : public testing::TestWithParam<Mutation> {};
-
-TEST_P(VerifierMutation, IsRejected) {
-  Program program = MustCompile(Nano(), Workers(3, 2));
+/// The Program passes, and no longer after the mutation.
+void ExpectRejected(Program program, const Mutation& mutation) {
   ASSERT_TRUE(Verify(program).has_value());
-  GetParam().apply(program);
+  mutation.apply(program);
   const auto verified = Verify(std::move(program));
   ASSERT_FALSE(verified.has_value()) << "the mutated Program passed";
   EXPECT_EQ(verified.error().code, ErrorCode::kBadProgram);
-  EXPECT_NE(verified.error().message.find(GetParam().property), std::string::npos)
+  EXPECT_NE(verified.error().message.find(mutation.property), std::string::npos)
       << verified.error().message;
+}
+
+class VerifierMutation : public testing::TestWithParam<Mutation> {};
+
+TEST_P(VerifierMutation, IsRejected) {
+  ExpectRejected(MustCompile(Nano(), Workers(3, 2)), GetParam());
 }
 
 /// The first instruction of the worker that waits for a counter of its own segment.
@@ -298,14 +302,7 @@ class VerifierMutationOfFastPrefill : public testing::TestWithParam<Mutation> {}
 TEST_P(VerifierMutationOfFastPrefill, IsRejected) {
   CompileOptions options = Workers(3, 64);
   options.fast_prefill = true;
-  Program program = MustCompile(Nano(), options);
-  ASSERT_TRUE(Verify(program).has_value());
-  GetParam().apply(program);
-  const auto verified = Verify(std::move(program));
-  ASSERT_FALSE(verified.has_value()) << "the mutated Program passed";
-  EXPECT_EQ(verified.error().code, ErrorCode::kBadProgram);
-  EXPECT_NE(verified.error().message.find(GetParam().property), std::string::npos)
-      << verified.error().message;
+  ExpectRejected(MustCompile(Nano(), options), GetParam());
 }
 
 const Mutation kFastPrefillMutations[] = {
@@ -374,14 +371,7 @@ class VerifierMutationOfDividedAttention : public testing::TestWithParam<Mutatio
 TEST_P(VerifierMutationOfDividedAttention, IsRejected) {
   CompileOptions options = Workers(3, 2);
   options.max_positions = 100'000;
-  Program program = MustCompile(Nano(), options);
-  ASSERT_TRUE(Verify(program).has_value());
-  GetParam().apply(program);
-  const auto verified = Verify(std::move(program));
-  ASSERT_FALSE(verified.has_value()) << "the mutated Program passed";
-  EXPECT_EQ(verified.error().code, ErrorCode::kBadProgram);
-  EXPECT_NE(verified.error().message.find(GetParam().property), std::string::npos)
-      << verified.error().message;
+  ExpectRejected(MustCompile(Nano(), options), GetParam());
 }
 
 void DropWaits(Program& program, Opcode opcode) {
