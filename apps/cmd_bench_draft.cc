@@ -60,7 +60,7 @@ struct Options {
 
 /// A line of the second part.
 struct RateLine {
-  std::string drafter;  ///< "plain", "dspark", "ngram", "synthetic"
+  std::string drafter;  ///< "plain", "dspark", "ngram", "both", "synthetic"
   std::string rows;     ///< a number or "auto"
   bench::DraftRateCase what;
 };
@@ -90,23 +90,29 @@ std::string LineName(const std::string& drafter, const std::string& rows) {
   return fmt::format("{}, {} rows", drafter, rows);
 }
 
-/// Plain decoding first. Synthetic drafts come in when their text is known.
-Result<std::vector<RateLine>> RateLines(const Options& options, const std::string& directory) {
+/// Plain decoding first. Synthetic drafts come in when their text is known. `drafter`: a folder, or
+/// empty.
+Result<std::vector<RateLine>> RateLines(const Options& options, const std::string& drafter,
+                                        const std::string& directory) {
   std::vector<RateLine> lines = {RateLine{"plain", "1", {"plain", {}}}};
-  const auto add = [&](const std::string& kind, const std::string& drafter,
+  const auto add = [&](const std::string& kind, const std::string& source,
                        const std::string& rows) -> Status {
-    MEGALITH_ASSIGN_OR_RETURN(const Drafting drafting, DraftingWith(drafter, rows, directory));
-    if (drafting.options.max_drafts == 0) return {};  // off, or no drafter beside the model
+    MEGALITH_ASSIGN_OR_RETURN(const Drafting drafting, DraftingWith(source, rows, directory));
+    if (drafting.options.max_drafts == 0) return {};  // one row is plain decoding
     lines.push_back({kind, rows, {LineName(kind, rows), drafting.options}});
     return {};
   };
   const bool is_synthetic = options.synthetic_acceptance.has_value();
   for (const std::string& rows : options.draft_rows) {
     // Any proposer will do in place of the synthetic one.
-    MEGALITH_RETURN_IF_ERROR(is_synthetic ? add("synthetic", "ngram", rows)
-                                          : add("dspark", options.drafter, rows));
+    if (is_synthetic) MEGALITH_RETURN_IF_ERROR(add("synthetic", "ngram", rows));
+    if (!is_synthetic && !drafter.empty()) {
+      MEGALITH_RETURN_IF_ERROR(add("dspark", drafter, rows));
+    }
   }
-  if (!is_synthetic) MEGALITH_RETURN_IF_ERROR(add("ngram", "ngram", "auto"));
+  if (is_synthetic) return lines;
+  MEGALITH_RETURN_IF_ERROR(add("ngram", "ngram", "auto"));
+  if (!drafter.empty()) MEGALITH_RETURN_IF_ERROR(add("both", drafter + ",ngram", "auto"));
   return lines;
 }
 
@@ -246,7 +252,7 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
                             DraftingWith(options.drafter, "auto", directory));
   run.drafter = drafting.drafter;
   if (options.measures("rates")) {
-    MEGALITH_ASSIGN_OR_RETURN(run.lines, RateLines(options, directory));
+    MEGALITH_ASSIGN_OR_RETURN(run.lines, RateLines(options, run.drafter, directory));
     MEGALITH_RETURN_IF_ERROR(CheckSyntheticAcceptance(options, run.lines));
   }
   MEGALITH_ASSIGN_OR_RETURN(Loaded loaded, Load(options, directory, run.lines, rates.prompt,
@@ -470,9 +476,9 @@ void AddWhatToMeasure(CLI::App& command, Options& options) {
   command
       .add_option("--draft", options.drafter,
                   "The folder of a DSpark drafter; auto: the one in MODEL/dspark, if there is one; "
-                  "off. N-grams are measured too, unless drafts are synthetic")
+                  "off. N-grams are measured too, alone and beside it, unless drafts are synthetic")
       ->check([](const std::string& text) {
-        return text == "ngram" ? "DIR, auto or off expected" : std::string();
+        return text.ends_with("ngram") ? "DIR, auto or off expected" : std::string();
       })
       ->type_name("DIR|auto|off")
       ->capture_default_str();

@@ -229,6 +229,7 @@ Status Serve(ServeOptions& options, const Cli& cli) {
   ReportMemory(*engine, options);
   options.scheduler.max_drafts = prepared.drafting.options.max_drafts;
   options.scheduler.always = prepared.drafting.options.always;
+  options.scheduler.drafter = prepared.drafting.options.drafter;
   options.scheduler.ngram = prepared.drafting.options.proposer != nullptr;
   MEGALITH_ASSIGN_OR_RETURN(scheduler, engine::Scheduler::Start(*engine, options.scheduler));
   serve::ServedModel served{std::move(prepared.tokenizer), std::move(prepared.stop_ids),

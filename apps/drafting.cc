@@ -14,6 +14,8 @@ namespace {
 
 /// Of a block that K3's published drafter proposes, what its published engine verifies.
 constexpr std::int32_t kDefaultRows = 8;
+constexpr std::string_view kNgrams = "ngram";
+constexpr std::string_view kBesideNgrams = ",ngram";
 constexpr std::int32_t kMaxRows = program::kMaxDrafts + 1;
 
 /// Empty for "auto".
@@ -40,9 +42,10 @@ void AddDraftOptions(CLI::App& command, DraftChoice& choice) {
   command
       .add_option("--draft", choice.drafter,
                   "Who proposes tokens for the model to check, which never changes the text: the "
-                  "folder of a DSpark drafter; auto: the drafter in MODEL/dspark, if there is one; "
-                  "ngram: what followed earlier in the text; off")
-      ->type_name("DIR|auto|ngram|off")
+                  "folder of a DSpark drafter; ngram: what followed earlier in the text; "
+                  "DIR,ngram: whichever promises more; auto: MODEL/dspark,ngram if there is such a "
+                  "drafter, else off; off")
+      ->type_name("DIR|ngram|DIR,ngram|auto|off")
       ->capture_default_str();
   command
       .add_option(
@@ -58,20 +61,25 @@ Result<Drafting> ResolveDrafting(const DraftChoice& choice, const std::string& d
   Drafting drafting;
   const std::int32_t max_drafts = rows.value_or(kDefaultRows) - 1;
   if (choice.drafter == "off" || max_drafts == 0) return drafting;
-  if (choice.drafter == "ngram") {
-    drafting.options.proposer = engine::MakeNgramProposer();
-  } else if (choice.drafter == "auto") {
+  std::string drafter = choice.drafter;
+  if (drafter == "auto") {
     const std::filesystem::path inside = std::filesystem::path(directory) / "dspark";
     if (!HasConfig(inside)) return drafting;
-    drafting.drafter = inside.string();
-  } else if (!HasConfig(choice.drafter)) {
-    return Fail(ErrorCode::kNotFound,
-                "--draft: the folder of a drafter, auto, ngram or off expected; {} has no "
-                "config.json",
-                choice.drafter);
-  } else {
-    drafting.drafter = choice.drafter;
+    drafter = inside.string().append(kBesideNgrams);
   }
+  const bool ngram = drafter == kNgrams || drafter.ends_with(kBesideNgrams);
+  if (ngram) {
+    drafting.options.proposer = engine::MakeNgramProposer();
+    drafter.resize(drafter.size() - std::min(drafter.size(), kBesideNgrams.size()));
+  }
+  drafting.options.drafter = !drafter.empty();
+  if (drafting.options.drafter ? !HasConfig(drafter) : !ngram) {
+    return Fail(ErrorCode::kNotFound,
+                "--draft: the folder of a drafter, ngram, both with a comma, auto or off expected; "
+                "'{}' has no config.json",
+                drafter);
+  }
+  drafting.drafter = drafter;
   drafting.options.max_drafts = max_drafts;
   if (rows) drafting.options.always = max_drafts;
   return drafting;
@@ -94,6 +102,8 @@ nlohmann::ordered_json DraftJson(const engine::GenerateResult& result) {
   return {{"rounds", drafting.rounds},
           {"drafted", drafting.drafted},
           {"accepted", drafting.accepted},
+          {"drafted_from_text", drafting.drafted_from_text},
+          {"accepted_from_text", drafting.accepted_from_text},
           {"drafted_by_position", drafting.position_proposed},
           {"accepted_by_position", drafting.position_accepted},
           {"rounds_by_drafts", drafting.rounds_by_drafts},

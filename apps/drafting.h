@@ -13,7 +13,7 @@ namespace megalith::apps {
 
 /// --draft and --draft-rows.
 struct DraftChoice {
-  std::string drafter = "auto";  ///< a folder, "auto", "ngram" or "off"
+  std::string drafter = "auto";  ///< a folder, "ngram", both with a comma, "auto" or "off"
   std::string rows = "auto";     ///< a number, or "auto"
 };
 
@@ -27,7 +27,8 @@ struct Drafting {
 };
 
 /// `directory`: the model's folder; "auto" takes the drafter in its subfolder dspark, if there is
-/// one. kUsage for rows that cannot be; kNotFound for a folder without config.json.
+/// one, and n-grams beside it. kUsage for rows that cannot be; kNotFound for a folder without
+/// config.json.
 Result<Drafting> ResolveDrafting(const DraftChoice& choice, const std::string& directory);
 
 /// "drafts: 52 rounds, 143 of 364 accepted (39 %), 3.75 tokens a round"; empty if nothing was

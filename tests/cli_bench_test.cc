@@ -116,8 +116,9 @@ TEST(BenchCommand, DraftReportsCostsOfRoundsAndRates) {
       "draft --rows 1,3 --draft-rows 3,auto --context 2 -n 8 --steps 1 --repeats 1 --probe-mib 1");
   EXPECT_TRUE(json["drafter"].is_string());
   EXPECT_EQ(json["context"], 2);
-  // Rows 1, 3, 3 with proposals; plain, 3 rows, auto, n-grams.
-  ASSERT_EQ(json["results"].size(), 7u);
+  // Rows 1, 3, 3 with proposals; plain, 3 rows, auto, n-grams, both.
+  ASSERT_EQ(json["results"].size(), 8u);
+  EXPECT_EQ(json["results"][7]["drafter"], "both");
   const Json& steady = json["results"][2];
   EXPECT_EQ(steady["part"], "costs");
   EXPECT_EQ(steady["rows"], 3);
@@ -177,6 +178,7 @@ TEST(BenchCommand, WrongUseIsRefused) {
   EXPECT_EQ(Megalith("bench draft --rows 0").exit_code, 2);
   EXPECT_EQ(Megalith("bench draft --draft-rows some").exit_code, 2);
   EXPECT_EQ(Megalith("bench draft --draft ngram").exit_code, 2);
+  EXPECT_EQ(Megalith("bench draft --draft nowhere,ngram").exit_code, 2);
   EXPECT_EQ(Megalith("bench draft --draft-rows 2 --synthetic-acceptance 3").exit_code, 2);
   const Outcome help = Megalith("bench --help");
   EXPECT_EQ(help.exit_code, 0);

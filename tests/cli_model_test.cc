@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 const std::string kNano = "'" MEGALITH_SOURCE_DIR "/models/k3-nano'";
+const std::string kNanoDrafter = "'" MEGALITH_SOURCE_DIR "/models/k3-nano/dspark'";
 
 /// In a folder of this process: tests run beside each other.
 std::string Temporary(const std::string& name) {
@@ -60,8 +61,10 @@ TEST(RunCommand, DraftingGivesTheSameTokensAndItsFigures) {
   const std::string arguments = "--ids 3840,3077,259,2124,483,1979,282 -n 40 --workers 2 ";
   for (const std::string sampling : {"", "--temperature 0.8 --top-p 0.95 --seed 3 "}) {
     const Json plain = RunJson(arguments + sampling + "--draft off");
-    for (const std::string draft : {"--draft auto", "--draft ngram", "--draft-rows 8",
-                                    "--draft-rows 2", "--draft ngram --draft-rows 5"}) {
+    for (const std::string& draft :
+         {std::string("--draft auto"), std::string("--draft ngram"), std::string("--draft-rows 8"),
+          std::string("--draft-rows 2"), std::string("--draft ngram --draft-rows 5"),
+          "--draft " + kNanoDrafter, "--draft " + kNanoDrafter + ",ngram"}) {
       const Json drafted = RunJson(arguments + sampling + draft);
       EXPECT_EQ(drafted["ids"], plain["ids"]) << sampling << draft;
       EXPECT_EQ(drafted["text"], plain["text"]) << sampling << draft;
@@ -72,6 +75,8 @@ TEST(RunCommand, DraftingGivesTheSameTokensAndItsFigures) {
   EXPECT_GT(drafting["accepted"], 0);
   EXPECT_EQ(drafting["rounds"].get<int>() + drafting["accepted"].get<int>(), 39);
   EXPECT_EQ(drafting["drafted_by_position"].size(), 3U);
+  EXPECT_LT(drafting["drafted_from_text"], drafting["drafted"]);
+  EXPECT_LE(drafting["accepted_from_text"], drafting["drafted_from_text"]);
   // Beside the model's weights a step reads what keeps up the drafter's context: fc, two layers'
   // keys and values, and their norms.
   EXPECT_EQ(fixed["timings"]["bytes_per_token"], 8666816 + 221184 + 196608 + 384 + 256);
@@ -83,7 +88,9 @@ TEST(RunCommand, DraftersThatCannotBeAreRefused) {
     EXPECT_EQ(outcome.exit_code, exit_code) << arguments;
     EXPECT_NE(outcome.err.find(what), std::string::npos) << outcome.err;
   };
-  refused("--draft nowhere", 3, "nowhere has no config.json");
+  refused("--draft nowhere", 3, "'nowhere' has no config.json");
+  refused("--draft nowhere,ngram", 3, "'nowhere' has no config.json");
+  refused("--draft ''", 2, "a value expected");
   refused("--draft " + kNano, 3, "config.json");  // a model is no drafter
   refused("--draft-rows 0", 2, "--draft-rows");
   refused("--draft-rows 33", 2, "1 to 32 expected");

@@ -203,10 +203,11 @@ TEST(MeasureDraftRates, CountsRoundsAndComparesIds) {
     return MakeSyntheticProposer(text, chance, 0, kVocabSize);
   };
   const std::vector<DraftRateCase> cases = {{"plain", {}},
-                                            {"drafter", {3, 3, {}}},
-                                            {"all right", {7, 7, proposer(1.0)}},
-                                            {"all wrong", {7, 7, proposer(0.0)}},
-                                            {"auto", {7, std::nullopt, proposer(0.5)}}};
+                                            {"drafter", {3, 3}},
+                                            {"all right", {7, 7, false, proposer(1.0)}},
+                                            {"all wrong", {7, 7, false, proposer(0.0)}},
+                                            {"auto", {7, std::nullopt, false, proposer(0.5)}},
+                                            {"both", {7, std::nullopt, true, proposer(0.5)}}};
   const auto rates = MeasureDraftRates(*engine, cases, options);
   ASSERT_TRUE(rates) << rates.error().message;
   ASSERT_EQ(rates->size(), cases.size());

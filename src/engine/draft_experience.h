@@ -1,7 +1,6 @@
 #pragma once
 
-// What the sequences of an engine have learnt about one kind of drafts, for later ones to begin
-// with.
+// What the sequences of an engine have learnt about drafts, for later ones to begin with.
 
 #include <cstdint>
 
@@ -12,11 +11,13 @@ namespace megalith::engine {
 
 /// Used by one thread at a time.
 struct DraftExperience {
-  explicit DraftExperience(std::int32_t max_drafts) : costs(max_drafts), acceptance(max_drafts) {}
+  explicit DraftExperience(std::int32_t max_drafts)
+      : costs(max_drafts), drafter(max_drafts), text(max_drafts) {}
 
   StepCosts costs;
-  DraftAcceptance acceptance;  ///< in the first rounds of sequences
-  double steps_lost = 0.0;     ///< to drafting, in plain steps; below 0: gained
+  DraftAcceptance drafter;  ///< of its drafts, in the first blocks of sequences
+  DraftAcceptance text;     ///< of drafts from the text, likewise
+  double steps_lost = 0.0;  ///< to the drafter, in plain steps; below 0: gained
 };
 
 }  // namespace megalith::engine

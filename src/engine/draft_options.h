@@ -27,7 +27,8 @@ struct DraftOptions {
   std::int32_t max_drafts = 0;         ///< verified at once, at most the engine's; 0: no drafting
   std::optional<std::int32_t> always;  ///< verify so many whenever they are there; empty: so many
                                        ///< as pay, see DraftController
-  DraftProposer proposer;              ///< empty: the engine's drafter
+  bool drafter = true;                 ///< the engine's drafter proposes, if it has one
+  DraftProposer proposer;              ///< proposes as well; may be empty
 };
 
 }  // namespace megalith::engine

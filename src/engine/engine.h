@@ -119,11 +119,8 @@ class Engine {
   const weights::Checkpoint& checkpoint() const { return checkpoint_; }
   exec::Executor& executor() { return *executor_; }
   const exec::Executor& executor() const { return *executor_; }
-  /// What drafts that are paid for, or those that cost nothing, have brought: shared by the
-  /// sequences, kept up by those that run.
-  DraftExperience& draft_experience(bool request_costs) {
-    return request_costs ? paid_drafts_ : free_drafts_;
-  }
+  /// What drafts have brought: shared by the sequences, kept up by those that run.
+  DraftExperience& draft_experience() { return draft_experience_; }
   /// A CPU executor with workers, state and Programs of its own on the same packed weights, which
   /// the engine must outlive: to compare forms of one model in one process. Its workers sleep while
   /// another executor runs. Errors: those of Load.
@@ -195,8 +192,7 @@ class Engine {
   std::unique_ptr<exec::Executor> executor_;  // uses weights_, mailboxes_: destroyed before them
   EngineOptions options_;                     // as given to Load, without callbacks
   LoadTimings timings_;
-  DraftExperience paid_drafts_{program::kMaxDrafts};
-  DraftExperience free_drafts_{program::kMaxDrafts};
+  DraftExperience draft_experience_{program::kMaxDrafts};
   std::string isa_name_;
   std::string program_hash_;
   program::RankLayout layout_;

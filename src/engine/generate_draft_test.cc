@@ -213,6 +213,7 @@ TEST(GenerateDraft, AnyProposalIsHarmless) {
     const Outcome plain = Generated(*engine, prompt, options);
     options.drafting.max_drafts = 1 + static_cast<std::int32_t>(random() % 7);
     options.drafting.always = options.drafting.max_drafts;
+    options.drafting.drafter = round % 2 == 0;  // beside it, or alone
     options.drafting.proposer = [&](std::span<const std::int32_t> tokens, std::int32_t max_drafts,
                                     DraftProposal* proposal) {
       const std::size_t known = tokens.size() - prompt.size();

@@ -31,10 +31,19 @@ Status CheckDrafting(const DraftOptions& drafting, const exec::ExecutorLimits& l
                 "drafts: 0 to {} expected, as the engine was loaded for, {} given",
                 limits.max_drafts, std::max(drafting.max_drafts, drafting.always.value_or(0)));
   }
-  if (drafting.max_drafts > 0 && !drafting.proposer && limits.max_next_drafts == 0) {
+  const bool has_drafter = drafting.drafter && limits.max_next_drafts > 0;
+  if (drafting.max_drafts > 0 && !drafting.proposer && !has_drafter) {
     return Fail(ErrorCode::kUsage, "drafts: the engine was loaded without a drafter");
   }
   return {};
+}
+
+/// The drafts that may be verified.
+DraftBlock FirstOf(const DraftProposal& proposal, std::int64_t most) {
+  const auto count = static_cast<std::int64_t>(proposal.drafts.size());
+  return {std::span(proposal.drafts)
+              .first(static_cast<std::size_t>(std::clamp<std::int64_t>(most, 0, count))),
+          proposal.confidence};
 }
 
 }  // namespace
@@ -64,20 +73,12 @@ Generation::Generation(Engine& engine, GenerationRequest request, DraftOptions d
       on_prompt_token_(std::move(on_prompt_token)),
       prompt_size_(request_.prompt.size()),
       tokens_(request_.prompt),
-      controller_({.max_drafts = MaxDrafts(),
-                   .fixed_drafts = drafting_.always,
-                   .request_costs = !drafting_.proposer},
-                  engine.draft_experience(!drafting_.proposer)),
+      controller_(
+          {.max_drafts = drafting_.max_drafts,
+           .max_requests = drafting_.drafter ? engine.executor().limits().max_next_drafts : 0,
+           .fixed_drafts = drafting_.always},
+          engine.draft_experience()),
       adjuster_(request_.logits, request_.constraint, request_.prompt, engine.model().vocab_size) {}
-
-std::int32_t Generation::MaxDrafts() const {
-  if (drafting_.proposer) return drafting_.max_drafts;
-  return std::min(drafting_.max_drafts, engine_.executor().limits().max_next_drafts);
-}
-
-std::int32_t Generation::RequestFor(const DraftPlan& plan) const {
-  return DraftsOnDevice() ? plan.request : 0;
-}
 
 Generation::Plan Generation::Next(std::int32_t slot, std::int32_t max_rows, std::size_t stop_at) {
   run_ = {};
@@ -101,37 +102,36 @@ void Generation::PlanPrompt(std::int32_t max_rows, std::size_t stop_at) {
   row_tokens_.assign(rows.begin(), rows.end());
   if (length_ + count < prompt_size_) return;
   run_.wants_token = true;
-  run_.next_drafts = RequestFor(controller_.Plan(0, {}));
+  run_.next_drafts = controller_.Plan({}, {}).request;
   run_.adjustments = adjuster_.Prepare({});
 }
 
 /// The newest token and drafts of what follows it.
 void Generation::PlanRound(std::int32_t max_rows) {
-  if (drafting_.proposer) Propose();
+  if (drafting_.proposer) AskProposer();
   // Not beyond the tokens that are still wanted, nor the context.
   const std::int64_t useful =
       std::min({request_.max_tokens - static_cast<std::int64_t>(generated().size()),
                 engine_.max_positions() - static_cast<std::int64_t>(length_),
                 std::int64_t{max_rows}}) -
       1;
-  const auto available = static_cast<std::int32_t>(std::min(
-      {static_cast<std::int64_t>(proposal_.drafts.size()), std::int64_t{MaxDrafts()}, useful}));
-  const DraftPlan plan = controller_.Plan(available, proposal_.confidence);
-  const auto wanted = static_cast<std::size_t>(std::min(plan.verify, available));
+  const DraftBlock by_drafter = FirstOf(by_drafter_, useful);
+  const DraftBlock by_proposer = FirstOf(by_proposer_, useful);
+  const DraftPlan plan = controller_.Plan(by_drafter, by_proposer);
+  const auto drafts = (plan.from_text ? by_proposer : by_drafter).drafts;
   run_.wants_token = true;
-  run_.next_drafts = RequestFor(plan);
-  run_.adjustments = adjuster_.Prepare(std::span(proposal_.drafts).first(wanted));
+  run_.next_drafts = plan.request;
+  run_.adjustments = adjuster_.Prepare(drafts.first(static_cast<std::size_t>(plan.verify)));
   run_.num_drafts = static_cast<std::int32_t>(adjuster_.num_drafts());
   row_tokens_.assign(1, tokens_.back());
-  row_tokens_.insert(row_tokens_.end(), proposal_.drafts.begin(),
-                     proposal_.drafts.begin() + run_.num_drafts);
+  row_tokens_.insert(row_tokens_.end(), drafts.begin(), drafts.begin() + run_.num_drafts);
 }
 
-void Generation::Propose() {
-  proposal_.drafts.clear();
-  proposal_.confidence.clear();
-  drafting_.proposer(tokens_, MaxDrafts(), &proposal_);
-  std::vector<std::int32_t>& drafts = proposal_.drafts;
+void Generation::AskProposer() {
+  by_proposer_.drafts.clear();
+  by_proposer_.confidence.clear();
+  drafting_.proposer(tokens_, drafting_.max_drafts, &by_proposer_);
+  std::vector<std::int32_t>& drafts = by_proposer_.drafts;
   const auto vocab_size = engine_.model().vocab_size;
   const auto impossible =
       std::find_if(drafts.begin(), drafts.end(),
@@ -148,7 +148,11 @@ Status Generation::Take(const exec::StepOutput& step, const exec::RunOutput& out
   length_ += static_cast<std::size_t>(run_.count - run_.num_drafts + output.num_accepted);
   if (!run_.wants_token) return {};
   if (!was_in_prompt) {
-    controller_.Record({run_.num_drafts, output.num_accepted, run_.next_drafts, seconds});
+    const auto num_tokens = static_cast<std::size_t>(output.num_accepted) + 1;
+    controller_.Record({.num_drafts = run_.num_drafts,
+                        .next_drafts = run_.next_drafts,
+                        .tokens = std::span(output.tokens).first(num_tokens),
+                        .seconds = seconds});
   }
   return TakeTokens(step, output);
 }
@@ -186,8 +190,8 @@ Status Generation::TakeTokens(const exec::StepOutput& step, const exec::RunOutpu
     GoOnAfter(request_.num_logprobs ? Describe(token, step.Row(row)) : GeneratedToken{token});
     if (finished()) return {};
   }
-  proposal_.drafts.assign(output.drafts.begin(), output.drafts.end());
-  proposal_.confidence.assign(output.confidence.begin(), output.confidence.end());
+  by_drafter_.drafts.assign(output.drafts.begin(), output.drafts.end());
+  by_drafter_.confidence.assign(output.confidence.begin(), output.confidence.end());
   return {};
 }
 

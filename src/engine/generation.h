@@ -72,12 +72,9 @@ class Generation {
   DraftStatistics drafting() const { return controller_.statistics(); }
 
  private:
-  std::int32_t MaxDrafts() const;
-  bool DraftsOnDevice() const { return MaxDrafts() > 0 && !drafting_.proposer; }
-  std::int32_t RequestFor(const DraftPlan& plan) const;
   void PlanPrompt(std::int32_t max_rows, std::size_t stop_at);
   void PlanRound(std::int32_t max_rows);
-  void Propose();
+  void AskProposer();
   Status TakePromptLogits(const exec::StepOutput& step, std::int64_t first_logits);
   Status TakeTokens(const exec::StepOutput& step, const exec::RunOutput& output);
   Status NoDistribution(const exec::StepOutput& step, const exec::RunOutput& output,
@@ -95,7 +92,9 @@ class Generation {
   std::size_t length_ = 0;
   DraftController controller_;
   LogitAdjuster adjuster_;
-  DraftProposal proposal_;  // to follow the newest token
+  // To follow the newest token.
+  DraftProposal by_drafter_;
+  DraftProposal by_proposer_;
   std::vector<std::int32_t> row_tokens_;
   exec::Run run_;
   std::optional<FinishReason> finish_reason_;

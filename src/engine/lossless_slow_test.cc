@@ -65,7 +65,7 @@ TEST(Lossless, EveryWayOfDraftingGivesTheTokensOfPlainDecoding) {
     };
     const std::vector<std::int32_t> plain = generated("plain");
     ASSERT_EQ(plain.size(), static_cast<std::size_t>(kNewTokens));
-    options.drafting.max_drafts = 7;
+    options.drafting = {.max_drafts = 7};
     for (std::int32_t rows = 2; rows <= 8; ++rows) {
       options.drafting.always = rows - 1;
       ASSERT_EQ(generated("fixed"), plain) << "prompt " << index << ", " << rows << " rows";
@@ -73,6 +73,8 @@ TEST(Lossless, EveryWayOfDraftingGivesTheTokensOfPlainDecoding) {
     options.drafting.always.reset();
     ASSERT_EQ(generated("auto"), plain) << "prompt " << index << ", auto";
     options.drafting.proposer = MakeNgramProposer();
+    ASSERT_EQ(generated("both"), plain) << "prompt " << index << ", drafter and ngram";
+    options.drafting.drafter = false;
     ASSERT_EQ(generated("ngram"), plain) << "prompt " << index << ", ngram";
     ++index;
   }
@@ -121,10 +123,11 @@ TEST(Lossless, RestoredPrefixesAndNeighboursGiveTheTokensOfPlainDecoding) {
     plain.push_back(Generate(sequence, prompt, options, {}).value().ids);
     requests.push_back(std::move(request));
   }
-  for (const bool ngram : {false, true}) {
+  for (const std::string sources : {"drafter", "ngram", "drafter,ngram"}) {
     SchedulerOptions options;
     options.max_drafts = 7;
-    options.ngram = ngram;
+    options.drafter = sources != "ngram";
+    options.ngram = sources != "drafter";
     options.max_queued = kNumPrompts;
     options.prefix_cache_bytes = load.prefix_cache_bytes;
     const auto scheduler = Scheduler::Start(*engine, options).value();
@@ -150,7 +153,7 @@ TEST(Lossless, RestoredPrefixesAndNeighboursGiveTheTokensOfPlainDecoding) {
       ASSERT_TRUE(summary) << summary.error().message;
       EXPECT_EQ(summary->prompt.cached, parts[i].prompt.size() - 1) << "prompt " << i;
       const std::vector<std::int32_t> rest(plain[i].begin() + kFirstTokens, plain[i].end());
-      ASSERT_EQ(answers[i]->ids(), rest) << "prompt " << i << (ngram ? ", ngram" : ", drafter");
+      ASSERT_EQ(answers[i]->ids(), rest) << "prompt " << i << ", " << sources;
     }
     EXPECT_GT(scheduler->GetStatus().accepted_tokens, 3'000U);
   }

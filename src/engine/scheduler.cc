@@ -148,6 +148,7 @@ DraftOptions Scheduler::MakeDrafting() const {
   DraftOptions drafting;
   drafting.max_drafts = options_.max_drafts;
   drafting.always = options_.always;
+  drafting.drafter = options_.drafter;
   if (options_.ngram) drafting.proposer = MakeNgramProposer();
   return drafting;
 }

@@ -33,10 +33,11 @@ struct SchedulerOptions {
   std::int32_t prompt_rows_beside_answers = 64;
   /// Most of the time that prompts may take from running answers, in (0, 1].
   double prompt_share = 0.2;
-  std::int32_t max_drafts = 0;          ///< as DraftOptions
-  std::optional<std::int32_t> always;   ///< as DraftOptions
-  bool ngram = false;                   ///< proposals from the text instead of the engine's drafter
-  std::int64_t prefix_cache_bytes = 0;  ///< of snapshots in memory
+  std::int32_t max_drafts = 0;           ///< as DraftOptions
+  std::optional<std::int32_t> always;    ///< as DraftOptions
+  bool drafter = true;                   ///< as DraftOptions
+  bool ngram = false;                    ///< MakeNgramProposer proposes
+  std::int64_t prefix_cache_bytes = 0;   ///< of snapshots in memory
   std::int32_t snapshot_spacing = 1024;  ///< tokens of a prompt between snapshots
   std::string prefix_store;              ///< folder of snapshots that outlive the process; or empty
   std::int64_t prefix_store_bytes = std::int64_t{16} << 30;  ///< of its files

@@ -189,6 +189,7 @@ struct Variant {
   std::int64_t cache_bytes = 0;
   /// Otherwise measured times say how many are verified, maybe none.
   std::optional<std::int32_t> always_drafts;
+  bool drafter = true;
 };
 
 class SchedulerLoad : public ::testing::TestWithParam<Variant> {};
@@ -198,6 +199,7 @@ TEST_P(SchedulerLoad, EveryAnswerIsWhatItIsAlone) {
   const auto oracle = Load(1, 0, 0);
   SchedulerOptions options;
   options.max_drafts = GetParam().max_drafts;
+  options.drafter = GetParam().drafter;
   options.ngram = GetParam().ngram;
   options.always = GetParam().always_drafts;
   options.prefix_cache_bytes = GetParam().cache_bytes;
@@ -263,7 +265,8 @@ INSTANTIATE_TEST_SUITE_P(Each, SchedulerLoad,
                                            Variant{"small_cache", 0, false, 2 << 20},
                                            Variant{"drafter_cache", 3, false, kCacheBytes, 3},
                                            Variant{"adaptive_cache", 3, false, kCacheBytes},
-                                           Variant{"ngram_cache", 3, true, kCacheBytes}),
+                                           Variant{"ngram_cache", 3, true, kCacheBytes, {}, false},
+                                           Variant{"both_cache", 3, true, kCacheBytes}),
                          [](const auto& test) { return test.param.name; });
 
 TEST(Scheduler, ANextTurnRunsOnlyWhatIsNew) {
@@ -587,11 +590,12 @@ class Residues : public TokenConstraint {
 
 TEST(Scheduler, PenaltiesBiasesAndConstraintsWorkTheSameWithDrafts) {
   std::map<int, std::vector<std::int32_t>> plain;
-  for (const int mode : {0, 1, 2}) {  // no drafts, the drafter's, n-grams
-    const auto engine = Load(2, mode == 0 ? 0 : 3);
+  for (const int mode : {0, 1, 2, 3}) {  // no drafts, the drafter's, n-grams, both
+    const std::int32_t drafts = mode == 0 ? 0 : 3;
+    const auto engine = Load(2, drafts);
     const auto scheduler =
         Start(*engine,
-              {.max_drafts = mode == 0 ? 0 : 3, .always = mode == 0 ? 0 : 3, .ngram = mode == 2});
+              {.max_drafts = drafts, .always = drafts, .drafter = mode != 2, .ngram = mode >= 2});
     for (int kind = 0; kind < 6; ++kind) {
       std::vector<std::int32_t> prompt = RandomTokens(7, 12);
       const auto repeated = prompt;
