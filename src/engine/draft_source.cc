@@ -40,11 +40,12 @@ void DraftSource::Propose(const DraftBlock& block) {
 }
 
 void DraftSource::Judge(std::span<const std::int32_t> tokens, bool shared) {
-  const std::size_t num_known = std::min(tokens.size(), drafts_.size());
-  const auto wrong = std::mismatch(drafts_.begin(), drafts_.begin() + num_known, tokens.begin());
-  const auto num_right = static_cast<std::int32_t>(wrong.first - drafts_.begin());
+  const auto wrong =
+      std::mismatch(drafts_.begin(), drafts_.end(), tokens.begin(), tokens.end()).first;
+  const auto num_right = static_cast<std::int32_t>(wrong - drafts_.begin());
+  const auto num_known = static_cast<std::int32_t>(std::min(tokens.size(), drafts_.size()));
   // The first wrong draft is the last that tells something.
-  const std::int32_t num_judged = std::min(num_right + 1, static_cast<std::int32_t>(num_known));
+  const std::int32_t num_judged = std::min(num_right + 1, num_known);
   if (num_judged == 0) return;
   acceptance_.Record(confidence_, num_judged, num_right);
   if (shared && num_judged_ < kSharedBlocks) {
