@@ -19,17 +19,6 @@ constexpr std::int32_t kProbeRounds = 2;
 constexpr double kHopefulChance = 0.8;
 /// A request of another size must be better by this.
 constexpr double kRequestMargin = 1.01;
-/// Plain steps are measured so many times sooner as long as it is not known what drafting costs as
-/// it is done now, and so many times later where the speed-up is clear, and where it is safe and
-/// the costs well known.
-constexpr std::int32_t kUnknownHaste = 4;
-constexpr std::int32_t kClearPatience = 4;
-constexpr double kClearSpeedup = 1.5;
-constexpr std::int32_t kKnownPatience = 8;
-constexpr double kSafeSpeedup = 1.1;
-constexpr std::int32_t kPlainRounds = static_cast<std::int32_t>(StepCosts::kPlainSteps);
-constexpr std::int32_t kFirstPlainInterval = 16;
-constexpr std::int32_t kLongestPlainInterval = 128;
 /// Where drafting has gained so much over all sequences, in plain steps, a sequence need not save
 /// for a probe: it waits for so many steps, twice as many after each that found nothing.
 constexpr double kClearGain = 10.0;
@@ -46,16 +35,14 @@ constexpr std::string_view kMeasuring = "measuring plain steps";
 DraftController::DraftController(const DraftControllerOptions& options, DraftExperience& experience)
     : options_(options),
       experience_(experience),
-      costs_(experience.costs),
       drafter_(std::min(options.max_drafts, options.max_requests), experience.drafter),
       text_(options.max_drafts, experience.text),
       blocks_(kBlocks),
       request_(std::min(options.max_drafts, options.max_requests)),
       recent_tokens_(kFirstRounds),
       recent_cost_(kFirstRounds),
-      wait_(kFirstWait),
-      plain_interval_(kFirstPlainInterval) {
-  MEGALITH_CHECK(options.max_drafts >= 0 && options.max_drafts <= costs_.max_drafts());
+      wait_(kFirstWait) {
+  MEGALITH_CHECK(options.max_drafts >= 0 && options.max_drafts <= experience.max_drafts());
   MEGALITH_CHECK(options.max_requests >= 0);
   options_.max_requests = request_;
   if (!has_drafter()) mode_ = Mode::kOff;
@@ -72,8 +59,8 @@ DraftPlan DraftController::Plan(const DraftBlock& drafter, const DraftBlock& tex
   KeepBlocks();
   if (options_.max_drafts == 0) return Planned({}, "no drafts allowed");
   if (options_.fixed_drafts) return PlanFixed();
-  const DraftCut by_text = text_.BestCut(costs_, rate_);
-  text_gain_ = text_.BestCut(costs_, 1.0).gain();
+  const DraftCut by_text = text_.BestCut(costs(), rate_);
+  text_gain_ = text_.BestCut(costs(), 1.0).gain();
   const bool may_probe = by_text.num_drafts() == 0 && MayProbe();
   // Most rounds of a sequence without requests: they are to cost nothing here.
   if (mode_ == Mode::kOff && drafter_.num_drafts() == 0 && !may_probe) {
@@ -100,7 +87,7 @@ DraftPlan DraftController::Plan(const DraftBlock& drafter, const DraftBlock& tex
 DraftPlan DraftController::PlanFixed() {
   const std::int32_t fixed = std::clamp(*options_.fixed_drafts, 0, options_.max_drafts);
   const bool from_text =
-      text_.BestCut(costs_, 0.0).tokens() > drafter_.BestCut(costs_, 0.0).tokens();
+      text_.BestCut(costs(), 0.0).tokens() > drafter_.BestCut(costs(), 0.0).tokens();
   const std::int32_t available = from_text ? text_.num_drafts() : drafter_.num_drafts();
   return Planned({.verify = std::min(fixed, available),
                   .request = std::min(fixed, options_.max_requests),
@@ -114,18 +101,21 @@ std::optional<DraftPlan> DraftController::PlanProbe(const Policy& best) {
   // A round that asked for drafts and got none counts too, or a probe might never end.
   const bool answered = available > 0 || statistics_.last_plan.request > 0;
   if (probe_rounds_left_ > 0 && answered) --probe_rounds_left_;
-  const std::int32_t hopeful = drafter_.BestCut(costs_, rate_, kHopefulChance).num_drafts();
+  const std::int32_t hopeful = drafter_.BestCut(costs(), rate_, kHopefulChance).num_drafts();
   const std::int32_t verify = std::min(std::max(hopeful, 1), available);
   if (probe_rounds_left_ > 0) {
     const std::int32_t request = BestPolicy(kHopefulChance).request;
     return Planned({.verify = verify, .request = request}, "trying drafts");
   }
-  if (Gains(best) && costs_.Knows(verify, best.request)) {
+  if (Gains(best) && costs().Knows(verify, best.request)) {
     SwitchOn();
     return std::nullopt;
   }
-  if (available > 0) return Planned({.verify = verify}, "last drafts of a try");
-  if (plain_rounds_left_ > 0) return Planned({}, kMeasuring);
+  if (available > 0) {
+    if (!costs().Knows(verify, best.request)) experience_.MeasureSoon();
+    return Planned({.verify = verify}, "last drafts of a try");
+  }
+  if (experience_.measures()) return Planned({}, kMeasuring);
   if (Gains(best)) {
     SwitchOn();
   } else {
@@ -136,7 +126,7 @@ std::optional<DraftPlan> DraftController::PlanProbe(const Policy& best) {
 
 /// Verifies the better block, unless it is time to measure.
 DraftPlan DraftController::PlanVerification(const DraftCut& by_text, std::int32_t request) {
-  const DraftCut by_drafter = drafter_.BestCut(costs_, rate_);
+  const DraftCut by_drafter = drafter_.BestCut(costs(), rate_);
   const bool from_text = by_text.gain() > by_drafter.gain();
   const std::int32_t verify = from_text ? by_text.num_drafts() : by_drafter.num_drafts();
   const DraftPlan plan{.verify = verify, .request = request, .from_text = from_text};
@@ -144,7 +134,7 @@ DraftPlan DraftController::PlanVerification(const DraftCut& by_text, std::int32_
     const bool proposed = has_drafter() || text_.num_drafts() > 0;
     return Planned(plan, proposed ? kDoNotPay : "no drafts proposed");
   }
-  if (TakesPlainRound(plan)) return Planned({.verify = by_drafter.num_drafts()}, kMeasuring);
+  if (experience_.measures()) return Planned({.verify = by_drafter.num_drafts()}, kMeasuring);
   return Planned(plan, "drafts pay");
 }
 
@@ -166,16 +156,7 @@ void DraftController::Record(const RoundRecord& round) {
   drafter_.Judge(round.tokens, shared);
   text_.Judge(round.tokens, shared);
 
-  costs_.Record(num_drafts, num_requested, round.seconds, &waiting_);
-  const bool plain = num_drafts == 0 && num_requested == 0;
-  if (waiting_.steps.empty()) {  // all that can be compared has been
-    rounds_since_plain_ = 0;
-    plain_rounds_left_ = 0;
-  } else if (!plain) {
-    ++rounds_since_plain_;
-  } else if (plain_rounds_left_ > 0) {
-    --plain_rounds_left_;
-  }
+  experience_.Count(num_drafts, num_accepted, num_requested);
   KeepAccounts(num_drafts, num_accepted, num_requested);
 }
 
@@ -197,8 +178,8 @@ void DraftController::Count(std::int32_t num_drafts, std::int32_t num_accepted) 
 /// By the estimates, not by the clock: one slow step must not put off the next probe.
 void DraftController::KeepAccounts(std::int32_t num_drafts, std::int32_t num_accepted,
                                    std::int32_t num_requested) {
-  const double rows = costs_.Rows(num_drafts);
-  const double drafting = costs_.Drafting(num_requested);
+  const double rows = costs().Rows(num_drafts);
+  const double drafting = costs().Drafting(num_requested);
   recent_tokens_ += 1.0 + num_accepted - recent_tokens_ / kRateMemory;
   recent_cost_ += rows + drafting - recent_cost_ / kRateMemory;
   rate_ = std::max(recent_tokens_ / recent_cost_, 1.0);
@@ -236,7 +217,7 @@ DraftController::Policy DraftController::BestPolicy(double least_chance) const {
   const std::size_t num_blocks = std::clamp<std::size_t>(num_blocks_, 1, kBlocks);
   for (std::size_t i = 0; i < num_blocks; ++i) {
     const BlockPair& block = blocks_[i];
-    const DraftCut by_text = text_.BestCut(block.text, costs_, rate_);
+    const DraftCut by_text = text_.BestCut(block.text, costs(), rate_);
     tokens_without += by_text.tokens();
     cost_without += by_text.cost();
     drafter_.FillChances(block.drafter, least_chance, chances);
@@ -244,7 +225,7 @@ DraftController::Policy DraftController::BestPolicy(double least_chance) const {
     for (std::size_t k = 0; k < max_requests; ++k) {
       // The drafter could have proposed more had it been asked to.
       if (!block.drafter.empty()) {
-        by_drafter.Extend(chances[k], costs_.Rows(static_cast<std::int32_t>(k) + 1));
+        by_drafter.Extend(chances[k], costs().Rows(static_cast<std::int32_t>(k) + 1));
       }
       const DraftCut& better = by_text.gain() > by_drafter.gain() ? by_text : by_drafter;
       tokens[k] += better.tokens();
@@ -253,7 +234,7 @@ DraftController::Policy DraftController::BestPolicy(double least_chance) const {
   }
   const auto rate_of = [&](std::int32_t request) {
     const auto k = static_cast<std::size_t>(request) - 1;
-    return tokens[k] / (cost[k] + static_cast<double>(num_blocks) * costs_.Drafting(request));
+    return tokens[k] / (cost[k] + static_cast<double>(num_blocks) * costs().Drafting(request));
   };
   Policy best{.request = request_,
               .rate = rate_of(request_),
@@ -292,7 +273,6 @@ void DraftController::Lose(double steps) {
 void DraftController::StartProbe() {
   mode_ = Mode::kProbing;
   probe_rounds_left_ = kProbeRounds + 1;  // the first is answered in the next round
-  plain_rounds_left_ = kPlainRounds;
   steps_lost_ = 0.0;
   steps_waited_ = 0;
   drafter_.Doubt();
@@ -303,7 +283,6 @@ void DraftController::StartProbe() {
 void DraftController::SwitchOn() {
   mode_ = Mode::kOn;
   wait_ = kFirstWait;
-  plain_rounds_left_ = 0;
   ++statistics_.switches_on;
 }
 
@@ -312,26 +291,6 @@ void DraftController::SwitchOff() {
   if (mode_ == Mode::kProbing) wait_ = std::min(2 * wait_, kLongestWait);
   steps_lost_ = std::max(steps_lost_, 0.0);
   mode_ = Mode::kOff;
-  plain_rounds_left_ = 0;
-}
-
-/// Whether to measure instead of doing as planned.
-bool DraftController::TakesPlainRound(const DraftPlan& plan) {
-  std::int32_t interval = plain_interval_;
-  if (!costs_.Knows(plan.verify, plan.request)) {
-    interval /= kUnknownHaste;
-  } else if (rate_ > kClearSpeedup) {
-    interval *= kClearPatience;
-  }
-  if (costs_.KnowsWell(plan.verify, plan.request) && rate_ > kSafeSpeedup) {
-    interval *= kKnownPatience;
-  }
-  if (rounds_since_plain_ >= interval) {
-    plain_rounds_left_ = kPlainRounds;
-    plain_interval_ = std::min(2 * plain_interval_, kLongestPlainInterval);
-    rounds_since_plain_ = 0;
-  }
-  return plain_rounds_left_ > 0;
 }
 
 }  // namespace megalith::engine

@@ -42,7 +42,6 @@
 
 #include "engine/draft_experience.h"
 #include "engine/draft_source.h"
-#include "engine/step_costs.h"
 
 namespace megalith::engine {
 
@@ -68,7 +67,6 @@ struct RoundRecord {
   std::int32_t num_drafts = 0;           ///< verified
   std::int32_t next_drafts = 0;          ///< requested
   std::span<const std::int32_t> tokens;  ///< chosen: the accepted drafts and one more
-  double seconds = 0.0;                  ///< of the step; left out unless finite and positive
 };
 
 struct DraftStatistics {
@@ -89,9 +87,9 @@ struct DraftStatistics {
   std::string_view last_reason = "";  ///< of the plan, for reports
 };
 
-/// For one sequence. Deterministic: no clock, no random numbers. A round is Plan, step, Record; the
-/// step may do less than planned, near the end of the context for example. Used by one thread at a
-/// time, like the experience.
+/// For one sequence. Deterministic: no clock, no random numbers. A round is Plan, step, Record,
+/// within a step of the experience; the step may do less than planned, near the end of the context
+/// for example. Used by one thread at a time, like the experience.
 class DraftController {
  public:
   /// `experience` is shared by the sequences of an engine and must outlive the controller; its
@@ -120,6 +118,7 @@ class DraftController {
   DraftPlan Planned(const DraftPlan& plan, std::string_view reason);
 
   bool has_drafter() const { return options_.max_requests > 0; }
+  const StepCosts& costs() const { return experience_.costs(); }
   bool Gains(const Policy& policy) const {
     return policy.rate > policy.rate_without * (1.0 + options_.margin);
   }
@@ -136,12 +135,9 @@ class DraftController {
   void StartProbe();
   void SwitchOn();
   void SwitchOff();
-  bool TakesPlainRound(const DraftPlan& plan);
 
   DraftControllerOptions options_;
   DraftExperience& experience_;
-  StepCosts& costs_;  ///< of the experience
-  StepCosts::Waiting waiting_;
   DraftSource drafter_;
   DraftSource text_;
   DraftStatistics statistics_;
@@ -169,10 +165,6 @@ class DraftController {
   std::int32_t steps_waited_ = 0;  ///< since the last probe began, without requests
   std::int32_t wait_;              ///< of these before the next where others have gained
   double text_gain_ = 0.0;         ///< of the text's best cut in this step at the price of 1
-
-  std::int32_t plain_rounds_left_ = 0;  ///< of those that measure
-  std::int32_t plain_interval_;
-  std::int32_t rounds_since_plain_ = 0;
 };
 
 }  // namespace megalith::engine

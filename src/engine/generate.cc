@@ -22,11 +22,15 @@ bool IsCancelled(const GenerateOptions& options) {
 /// Runs one step of the generation.
 Status RunStep(Sequence& sequence, Generation& generation, const GenerateOptions& options) {
   if (generation.in_prompt()) MEGALITH_RETURN_IF_ERROR(CheckCancelled(options.cancel, "prompt"));
+  DraftExperience& drafts = sequence.engine().draft_experience();
+  drafts.BeginStep(generation.in_prompt() ? 0 : 1);
   const Generation::Plan plan =
       generation.Next(sequence.slot(), sequence.engine().rows_per_step(), 0);
   const std::int64_t start = NowNs();
   MEGALITH_ASSIGN_OR_RETURN(const exec::StepOutput step, sequence.Step(plan.run, plan.tokens));
-  MEGALITH_RETURN_IF_ERROR(generation.Take(step, step.runs().front(), 0, SecondsSince(start)));
+  const double seconds = SecondsSince(start);
+  MEGALITH_RETURN_IF_ERROR(generation.Take(step, step.runs().front(), 0));
+  drafts.EndStep(seconds);
   if (sequence.tokens().size() == generation.length()) return {};
   return sequence.Truncate(generation.length());
 }

@@ -140,7 +140,7 @@ void Generation::AskProposer() {
 }
 
 Status Generation::Take(const exec::StepOutput& step, const exec::RunOutput& output,
-                        std::int64_t first_logits, double seconds) {
+                        std::int64_t first_logits) {
   const bool was_in_prompt = in_prompt();
   if (was_in_prompt && request_.prompt_logprobs) {
     MEGALITH_RETURN_IF_ERROR(TakePromptLogits(step, first_logits));
@@ -151,8 +151,7 @@ Status Generation::Take(const exec::StepOutput& step, const exec::RunOutput& out
     const auto num_tokens = static_cast<std::size_t>(output.num_accepted) + 1;
     controller_.Record({.num_drafts = run_.num_drafts,
                         .next_drafts = run_.next_drafts,
-                        .tokens = std::span(output.tokens).first(num_tokens),
-                        .seconds = seconds});
+                        .tokens = std::span(output.tokens).first(num_tokens)});
   }
   return TakeTokens(step, output);
 }

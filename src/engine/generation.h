@@ -45,16 +45,17 @@ class Generation {
     std::span<const std::int32_t> tokens;  ///< of the run
     bool wants_all_logits = false;         ///< those of every row are to be asked for as well
   };
-  /// What to run next in `slot`: at most `max_rows` tokens, >= 1, and of the prompt none beyond
-  /// `stop_at`. Valid until Take. REQUIRES !finished().
+  /// Within a step of the engine's draft_experience, like Take. What to run next in `slot`: at most
+  /// `max_rows` tokens, >= 1, and of the prompt none beyond `stop_at`. Valid until Take. REQUIRES
+  /// !finished().
   Plan Next(std::int32_t slot, std::int32_t max_rows, std::size_t stop_at);
 
   /// What came of the plan. `first_logits`: the row of `step` with the logits of the run's first
-  /// row, if they were wanted. `seconds`: of the step if it ran this sequence alone, else 0.
+  /// row, if they were wanted.
   /// Afterwards the sequence has length() tokens: if the slot has more, it is to be truncated.
   /// Errors: kNumeric if the logits are no distribution; the generation cannot go on.
   Status Take(const exec::StepOutput& step, const exec::RunOutput& output,
-              std::int64_t first_logits, double seconds);
+              std::int64_t first_logits);
 
   /// Ends it.
   void Finish(FinishReason reason) { finish_reason_ = reason; }

@@ -411,6 +411,7 @@ void Scheduler::PlanStep() {
 void Scheduler::PlanAnswers() {
   std::int32_t left = 0;
   for (const auto& running : running_) left += running->generation->in_prompt() ? 0 : 1;
+  engine_.draft_experience().BeginStep(left);
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Running& running = *running_[(turn_ + i) % running_.size()];
     if (running.generation->in_prompt()) continue;
@@ -489,13 +490,15 @@ Result<exec::StepOutput> Scheduler::Step() {
 void Scheduler::TakeStep(const exec::StepOutput& step, double seconds) {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     Running& running = *parts_[i].running;
-    const Status status = TakePart(parts_[i], step, i, parts_.size() == 1 ? seconds : 0.0);
+    const Status status = TakePart(parts_[i], step, i);
     if (!status || running.generation->finished()) Finish(running, status);
   }
+  const bool has_prompt =
+      std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.is_prompt; });
+  engine_.draft_experience().EndStep(has_prompt ? 0.0 : seconds);
 }
 
-Status Scheduler::TakePart(const Part& part, const exec::StepOutput& step, std::size_t index,
-                           double seconds) {
+Status Scheduler::TakePart(const Part& part, const exec::StepOutput& step, std::size_t index) {
   Running& running = *part.running;
   Generation& generation = *running.generation;
   const exec::RunOutput& output = step.runs()[index];
@@ -504,7 +507,7 @@ Status Scheduler::TakePart(const Part& part, const exec::StepOutput& step, std::
     running.listener->OnPromptProgress(running.summary.prompt);
   }
   const std::size_t generated_before = generation.generated().size();
-  MEGALITH_RETURN_IF_ERROR(generation.Take(step, output, part.first_logits, seconds));
+  MEGALITH_RETURN_IF_ERROR(generation.Take(step, output, part.first_logits));
   {
     const std::lock_guard lock(mutex_);
     status_.prompt_tokens += static_cast<std::uint64_t>(part.is_prompt ? part.plan.run.count : 0);

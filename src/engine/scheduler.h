@@ -106,8 +106,7 @@ class Scheduler : public Generator {
   void AddPart(Running& running, std::int32_t max_rows);
   Result<exec::StepOutput> Step();
   void TakeStep(const exec::StepOutput& step, double seconds);
-  Status TakePart(const Part& part, const exec::StepOutput& step, std::size_t index,
-                  double seconds);
+  Status TakePart(const Part& part, const exec::StepOutput& step, std::size_t index);
   void KeepShare(double seconds);
 
   void SaveSnapshot(Running& running);

@@ -16,6 +16,8 @@ constexpr std::size_t kComparedSteps = 8;
 /// Times of a kind that are remembered: enough of them to outvote a few accidents, few enough for a
 /// change to be noticed.
 constexpr std::size_t kMemory = 21;
+/// Sequences of a step: of fewer the excess is lost in the noise.
+constexpr double kLeastShare = 0.2;
 constexpr std::size_t kFewTimes = 2;
 constexpr std::size_t kManyTimes = 10;
 /// Prior guesses: what a row adds to a step, and what drafting does.
@@ -29,6 +31,23 @@ StepCosts::StepCosts(std::int32_t max_drafts) : max_drafts_(max_drafts) {
   rows_.resize(static_cast<std::size_t>(max_drafts) + 1);
   drafting_.resize(static_cast<std::size_t>(max_drafts) + 1);
   rows_.front().Add(1.0);  // by definition
+}
+
+void StepCosts::GuessLike(const StepCosts& other) {
+  MEGALITH_CHECK(other.max_drafts_ == max_drafts_);
+  const auto known = [](const Cost& cost) { return cost.known(); };
+  if (std::any_of(rows_.begin() + 1, rows_.end(), known)) return;
+  if (std::any_of(drafting_.begin(), drafting_.end(), known)) return;
+  for (std::size_t i = 1; i < rows_.size(); ++i) {
+    if (other.rows_[i].known()) rows_[i].Add(other.rows_[i].value());
+    if (other.drafting_[i].known()) drafting_[i].Add(other.drafting_[i].value());
+  }
+  guessed_ = true;
+}
+
+void StepCosts::ForgetGuesses() {
+  for (std::size_t i = 1; i < rows_.size(); ++i) rows_[i] = drafting_[i] = Cost();
+  guessed_ = false;
 }
 
 void StepCosts::Cost::Add(double cost) {
@@ -96,18 +115,19 @@ bool StepCosts::KnowsWell(std::int32_t num_drafts, std::int32_t num_requested) c
   return NumTimes(num_drafts, num_requested) >= kManyTimes;
 }
 
-void StepCosts::Record(std::int32_t num_drafts, std::int32_t num_requested, double seconds,
-                       Waiting* waiting) {
-  MEGALITH_CHECK(num_drafts >= 0 && num_drafts <= max_drafts_);
-  MEGALITH_CHECK(num_requested >= 0 && num_requested <= max_drafts_);
+void StepCosts::Record(const Kind& kind, double seconds, Waiting* waiting) {
+  MEGALITH_CHECK(kind.num_drafts >= 0 && kind.num_drafts <= max_drafts_);
+  MEGALITH_CHECK(kind.num_requested >= 0 && kind.num_requested <= max_drafts_);
   if (!std::isfinite(seconds) || seconds <= 0.0) return;
 
   std::vector<Waiting::Step>& steps = waiting->steps;
   std::vector<double>& plain = waiting->plain_seconds;
-  if (num_drafts > 0 || num_requested > 0) {
+  if (!kind.plain()) {
     plain.clear();
+    if (kind.num_drafts > 0 && kind.verifying < kLeastShare) return;
+    if (kind.num_requested > 0 && kind.requesting < kLeastShare) return;
     if (steps.size() == kComparedSteps) steps.erase(steps.begin());
-    steps.push_back({num_drafts, num_requested, seconds});
+    steps.push_back({kind, seconds});
     return;
   }
   if (steps.empty()) return;
@@ -116,36 +136,35 @@ void StepCosts::Record(std::int32_t num_drafts, std::int32_t num_requested, doub
   std::sort(plain.begin() + kSettlingSteps, plain.end());
   const double plain_step = plain[(kSettlingSteps + kPlainSteps) / 2];
   // Sums need to be divided: what is known of the summands comes first.
-  const auto is_sum = [](const Waiting::Step& step) {
-    return step.num_drafts > 0 && step.num_requested > 0;
-  };
   for (bool sums : {false, true}) {
     for (const Waiting::Step& step : steps) {
-      if (is_sum(step) != sums) continue;
-      Learn(step.num_drafts, step.num_requested, step.seconds / plain_step);
+      if (step.kind.sum() == sums) Learn(step.kind, step.seconds / plain_step - 1.0);
     }
   }
   steps.clear();
   plain.clear();
 }
 
-void StepCosts::Learn(std::int32_t num_drafts, std::int32_t num_requested, double cost) {
-  Cost& rows = rows_[static_cast<std::size_t>(num_drafts)];
-  Cost& drafting = drafting_[static_cast<std::size_t>(num_requested)];
-  const double rows_cost = Rows(num_drafts);
-  const double drafting_cost = Drafting(num_requested);
-  if (num_requested == 0) {
-    rows.Add(cost);
-  } else if (num_drafts == 0) {
-    drafting.Add(cost - 1.0);
+void StepCosts::Learn(const Kind& kind, double excess) {
+  if (guessed_) ForgetGuesses();
+  Cost& rows = rows_[static_cast<std::size_t>(kind.num_drafts)];
+  Cost& drafting = drafting_[static_cast<std::size_t>(kind.num_requested)];
+  const double rows_excess = Rows(kind.num_drafts) - 1.0;
+  const double drafting_excess = Drafting(kind.num_requested);
+  // What the others leave of it, for each of the sequences.
+  const double of_rows = (excess - kind.requesting * drafting_excess) / kind.verifying;
+  const double of_drafting = (excess - kind.verifying * rows_excess) / kind.requesting;
+  if (kind.num_requested == 0) {
+    rows.Add(1.0 + of_rows);
+  } else if (kind.num_drafts == 0) {
+    drafting.Add(of_drafting);
   } else if (rows.known() && rows.num_times() > drafting.num_times()) {
-    drafting.Add(cost - rows_cost);
+    drafting.Add(of_drafting);
   } else if (drafting.known()) {
-    rows.Add(cost - drafting_cost);
+    rows.Add(1.0 + of_rows);
   } else {
-    const double error = cost - (rows_cost + drafting_cost);
-    rows.Add(rows_cost + 0.5 * error);
-    drafting.Add(drafting_cost + 0.5 * error);
+    rows.Add(1.0 + 0.5 * (rows_excess + of_rows));
+    drafting.Add(0.5 * (drafting_excess + of_drafting));
   }
 }
 

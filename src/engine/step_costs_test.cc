@@ -32,7 +32,7 @@ void ExpectCosts(const StepCosts& costs, double tolerance) {
 
 void RecordPlain(Machine& machine, StepCosts* costs, StepCosts::Waiting* waiting) {
   for (std::size_t i = 0; i < StepCosts::kPlainSteps; ++i) {
-    costs->Record(0, 0, machine.Seconds(0, 0), waiting);
+    costs->Record({0, 0}, machine.Seconds(0, 0), waiting);
   }
 }
 
@@ -40,9 +40,9 @@ void RecordPlain(Machine& machine, StepCosts* costs, StepCosts::Waiting* waiting
 void RecordTries(Machine& machine, int count, StepCosts* costs, StepCosts::Waiting* waiting) {
   for (int i = 0; i < count; ++i) {
     for (std::int32_t drafts : {3, 7}) {
-      costs->Record(0, 7, machine.Seconds(0, 7), waiting);
-      costs->Record(drafts, 7, machine.Seconds(drafts, 7), waiting);
-      costs->Record(drafts, 0, machine.Seconds(drafts, 0), waiting);
+      costs->Record({0, 7}, machine.Seconds(0, 7), waiting);
+      costs->Record({drafts, 7}, machine.Seconds(drafts, 7), waiting);
+      costs->Record({drafts, 0}, machine.Seconds(drafts, 0), waiting);
       RecordPlain(machine, costs, waiting);
     }
   }
@@ -64,7 +64,7 @@ TEST(StepCosts, AMachineThatSlowsDownChangesNothing) {
   // Twice as slow while one kind of step alone is run, and back.
   for (double factor : {2.0, 0.5}) {
     machine.level *= factor;
-    for (int i = 0; i < 40; ++i) costs.Record(7, 7, machine.Seconds(7, 7), &waiting);
+    for (int i = 0; i < 40; ++i) costs.Record({7, 7}, machine.Seconds(7, 7), &waiting);
     RecordPlain(machine, &costs, &waiting);
     ExpectCosts(costs, 0.1);
   }
@@ -85,11 +85,11 @@ TEST(StepCosts, AMachineWhoseSpeedWandersIsMeasured) {
   };
   for (int i = 0; i < 200; ++i) {
     const std::int32_t drafts = i % 2 == 0 ? 3 : 7;
-    costs.Record(0, 7, seconds(0, 7), &waiting);
-    costs.Record(drafts, 7, seconds(drafts, 7), &waiting);
-    costs.Record(drafts, 0, seconds(drafts, 0), &waiting);
+    costs.Record({0, 7}, seconds(0, 7), &waiting);
+    costs.Record({drafts, 7}, seconds(drafts, 7), &waiting);
+    costs.Record({drafts, 0}, seconds(drafts, 0), &waiting);
     // Many plain steps, of which the first few count.
-    for (int k = 0; k < 200; ++k) costs.Record(0, 0, seconds(0, 0), &waiting);
+    for (int k = 0; k < 200; ++k) costs.Record({0, 0}, seconds(0, 0), &waiting);
     if (i >= 20) {
       ExpectCosts(costs, 0.5);
     }
@@ -116,13 +116,13 @@ TEST(StepCosts, ASlowAccidentChangesLittle) {
   StepCosts::Waiting waiting;
   RecordTries(machine, 20, &costs, &waiting);
   const double cost = costs.Rows(7) + costs.Drafting(7);
-  costs.Record(7, 7, 10 * machine.Seconds(7, 7), &waiting);
+  costs.Record({7, 7}, 10 * machine.Seconds(7, 7), &waiting);
   RecordPlain(machine, &costs, &waiting);
   EXPECT_NEAR(costs.Rows(7) + costs.Drafting(7), cost, 0.1);
   // Nor does one of the plain steps.
-  costs.Record(7, 7, machine.Seconds(7, 7), &waiting);
+  costs.Record({7, 7}, machine.Seconds(7, 7), &waiting);
   for (int i = 0; i < 5; ++i) {
-    costs.Record(0, 0, (i == 3 ? 10 : 1) * machine.Seconds(0, 0), &waiting);
+    costs.Record({0, 0}, (i == 3 ? 10 : 1) * machine.Seconds(0, 0), &waiting);
   }
   EXPECT_NEAR(costs.Rows(7) + costs.Drafting(7), cost, 0.1);
 }
@@ -133,7 +133,7 @@ TEST(StepCosts, WhatIsSlowEveryTimeIsBelieved) {
   StepCosts::Waiting waiting;
   RecordTries(machine, 5, &costs, &waiting);
   for (int i = 0; i < 12; ++i) {
-    costs.Record(7, 0, 4 * machine.level, &waiting);
+    costs.Record({7, 0}, 4 * machine.level, &waiting);
     RecordPlain(machine, &costs, &waiting);
   }
   EXPECT_NEAR(costs.Rows(7), 4.0, 0.5);
@@ -146,12 +146,12 @@ TEST(StepCosts, WhatIsKnownAsASumIsNotTornApartByAnAccident) {
   StepCosts costs(7);
   StepCosts::Waiting waiting;
   for (int i = 0; i < 100; ++i) {
-    costs.Record(0, 7, machine.Seconds(0, 7), &waiting);
-    costs.Record(3, 0, machine.Seconds(3, 0), &waiting);
-    costs.Record(7, 7, (i % 20 == 10 ? 10 : 1) * machine.Seconds(7, 7), &waiting);
+    costs.Record({0, 7}, machine.Seconds(0, 7), &waiting);
+    costs.Record({3, 0}, machine.Seconds(3, 0), &waiting);
+    costs.Record({7, 7}, (i % 20 == 10 ? 10 : 1) * machine.Seconds(7, 7), &waiting);
     RecordPlain(machine, &costs, &waiting);
   }
-  costs.Record(7, 0, 10 * machine.Seconds(7, 0), &waiting);
+  costs.Record({7, 0}, 10 * machine.Seconds(7, 0), &waiting);
   RecordPlain(machine, &costs, &waiting);
   ExpectCosts(costs, 0.3);
 }
@@ -163,7 +163,7 @@ TEST(StepCosts, SmallChangesOfTheRatiosAreFollowed) {
   RecordTries(machine, 500, &costs, &waiting);
   // Too little to be an accident, and only where there are seven drafts.
   for (int i = 0; i < 60; ++i) {
-    costs.Record(7, 0, 1.08 * machine.Seconds(7, 0), &waiting);
+    costs.Record({7, 0}, 1.08 * machine.Seconds(7, 0), &waiting);
     RecordPlain(machine, &costs, &waiting);
   }
   EXPECT_NEAR(costs.Rows(7), 1.08 * 2.05, 0.08);
@@ -174,10 +174,10 @@ TEST(StepCosts, AnAccidentInTheFirstStepOfAKindIsSoonForgotten) {
     Machine machine;
     StepCosts costs(7);
     StepCosts::Waiting waiting;
-    costs.Record(0, 7, machine.Seconds(0, 7), &waiting);
-    costs.Record(7, 7, factor * machine.Seconds(7, 7), &waiting);
-    costs.Record(7, 7, machine.Seconds(7, 7), &waiting);
-    costs.Record(7, 7, machine.Seconds(7, 7), &waiting);
+    costs.Record({0, 7}, machine.Seconds(0, 7), &waiting);
+    costs.Record({7, 7}, factor * machine.Seconds(7, 7), &waiting);
+    costs.Record({7, 7}, machine.Seconds(7, 7), &waiting);
+    costs.Record({7, 7}, machine.Seconds(7, 7), &waiting);
     RecordPlain(machine, &costs, &waiting);
     EXPECT_NEAR(costs.Rows(7) + costs.Drafting(7), 2.15, 0.4) << factor;
   }
@@ -188,8 +188,8 @@ TEST(StepCosts, ExpensiveDraftingIsLearntInAFewSteps) {
   StepCosts::Waiting waiting;
   EXPECT_FALSE(costs.Knows(0, 7));
   EXPECT_TRUE(costs.Knows(0, 0));
-  for (int i = 0; i < 2; ++i) costs.Record(0, 7, 0.003, &waiting);
-  for (int i = 0; i < 5; ++i) costs.Record(0, 0, 0.001, &waiting);
+  for (int i = 0; i < 2; ++i) costs.Record({0, 7}, 0.003, &waiting);
+  for (int i = 0; i < 5; ++i) costs.Record({0, 0}, 0.001, &waiting);
   EXPECT_NEAR(costs.Drafting(7), 2.0, 0.5);
   EXPECT_TRUE(costs.Knows(0, 7));
   EXPECT_FALSE(costs.Knows(1, 7));
@@ -199,8 +199,8 @@ TEST(StepCosts, MoreRowsNeverCostLess) {
   StepCosts costs(7);
   StepCosts::Waiting waiting;
   for (int i = 0; i < 10; ++i) {
-    costs.Record(7, 7, 0.001, &waiting);
-    for (int k = 0; k < 5; ++k) costs.Record(0, 0, 0.002, &waiting);
+    costs.Record({7, 7}, 0.001, &waiting);
+    for (int k = 0; k < 5; ++k) costs.Record({0, 0}, 0.002, &waiting);
   }
   EXPECT_EQ(costs.Rows(7), 1.0);
   EXPECT_GE(costs.Drafting(7), 0.0);
@@ -215,9 +215,9 @@ TEST(StepCosts, KindsNeverSeenLieBetweenTheirNeighbours) {
 
   StepCosts::Waiting waiting;
   for (int i = 0; i < 20; ++i) {
-    costs.Record(4, 0, 1.8, &waiting);
-    costs.Record(0, 4, 1.4, &waiting);
-    for (int k = 0; k < 5; ++k) costs.Record(0, 0, 1.0, &waiting);
+    costs.Record({4, 0}, 1.8, &waiting);
+    costs.Record({0, 4}, 1.4, &waiting);
+    for (int k = 0; k < 5; ++k) costs.Record({0, 0}, 1.0, &waiting);
   }
   EXPECT_TRUE(costs.Knows(4, 4));
   EXPECT_FALSE(costs.Knows(2, 0));
@@ -227,17 +227,54 @@ TEST(StepCosts, KindsNeverSeenLieBetweenTheirNeighbours) {
   EXPECT_NEAR(costs.Drafting(6), 0.4, 0.02);
 }
 
+// A step of eight sequences of which half verify four drafts each, and two request seven.
+TEST(StepCosts, WhatSomeSequencesDoIsPutDownToThem) {
+  StepCosts costs(7);
+  StepCosts::Waiting waiting;
+  const auto record = [&](const StepCosts::Kind& kind, double seconds) {
+    costs.Record(kind, seconds, &waiting);
+    for (int i = 0; i < 5; ++i) costs.Record({0, 0}, 1.0, &waiting);
+  };
+  for (int i = 0; i < 3; ++i) record({.num_drafts = 4, .verifying = 0.5}, 1.4);
+  EXPECT_NEAR(costs.Rows(4), 1.8, 1e-9);
+  for (int i = 0; i < 2; ++i) {
+    record({.num_drafts = 4, .num_requested = 7, .verifying = 0.5, .requesting = 0.25}, 1.5);
+  }
+  EXPECT_NEAR(costs.Drafting(7), 0.4, 1e-9);
+  // Too few to be told from noise.
+  record({.num_drafts = 2, .verifying = 0.1}, 1.5);
+  EXPECT_FALSE(costs.Knows(2, 0));
+}
+
+TEST(StepCosts, GuessesFromElsewhereAreForgottenWhenSomethingIsSeen) {
+  Machine machine;
+  StepCosts other(7);
+  StepCosts::Waiting waiting;
+  RecordTries(machine, 20, &other, &waiting);
+  StepCosts costs(7);
+  costs.GuessLike(other);
+  EXPECT_EQ(costs.Rows(7), other.Rows(7));
+  EXPECT_EQ(costs.Drafting(7), other.Drafting(7));
+  EXPECT_FALSE(costs.Knows(7, 7));
+  costs.Record({5, 0}, 6.0, &waiting);
+  for (int k = 0; k < 5; ++k) costs.Record({0, 0}, 1.0, &waiting);
+  EXPECT_NEAR(costs.Rows(5), 6.0, 1e-9);
+  EXPECT_GT(costs.Rows(7), 6.0);
+  costs.GuessLike(other);  // no more
+  EXPECT_GT(costs.Rows(7), 6.0);
+}
+
 TEST(StepCosts, TimesThatAreNoTimesAreIgnored) {
   StepCosts costs(3);
   StepCosts::Waiting waiting;
   for (double seconds : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(),
                          std::numeric_limits<double>::infinity()}) {
-    costs.Record(3, 3, seconds, &waiting);
-    costs.Record(0, 0, seconds, &waiting);
+    costs.Record({3, 3}, seconds, &waiting);
+    costs.Record({0, 0}, seconds, &waiting);
   }
   EXPECT_TRUE(waiting.steps.empty());
-  costs.Record(3, 3, 2.0, &waiting);
-  for (int i = 0; i < 5; ++i) costs.Record(0, 0, 0.0, &waiting);
+  costs.Record({3, 3}, 2.0, &waiting);
+  for (int i = 0; i < 5; ++i) costs.Record({0, 0}, 0.0, &waiting);
   EXPECT_FALSE(costs.Knows(3, 3));
   EXPECT_EQ(costs.Rows(0), 1.0);
 }
