@@ -20,6 +20,8 @@ namespace megalith::engine {
 class DraftExperience {
  public:
   explicit DraftExperience(std::int32_t max_drafts);
+  DraftExperience(const DraftExperience&) = delete;
+  DraftExperience& operator=(const DraftExperience&) = delete;
 
   std::int32_t max_drafts() const { return costs().max_drafts(); }
 
