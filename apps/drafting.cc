@@ -67,13 +67,12 @@ Result<Drafting> ResolveDrafting(const DraftChoice& choice, const std::string& d
     if (!HasConfig(inside)) return drafting;
     drafter = inside.string().append(kBesideNgrams);
   }
-  const bool ngram = drafter == kNgrams || drafter.ends_with(kBesideNgrams);
-  if (ngram) {
+  drafting.options.drafter = drafter != kNgrams;
+  if (!drafting.options.drafter || drafter.ends_with(kBesideNgrams)) {
     drafting.options.proposer = engine::MakeNgramProposer();
     drafter.resize(drafter.size() - std::min(drafter.size(), kBesideNgrams.size()));
   }
-  drafting.options.drafter = !drafter.empty();
-  if (drafting.options.drafter ? !HasConfig(drafter) : !ngram) {
+  if (drafting.options.drafter && !HasConfig(drafter)) {
     return Fail(ErrorCode::kNotFound,
                 "--draft: the folder of a drafter, ngram, both with a comma, auto or off expected; "
                 "'{}' has no config.json",

@@ -90,6 +90,7 @@ TEST(RunCommand, DraftersThatCannotBeAreRefused) {
   };
   refused("--draft nowhere", 3, "'nowhere' has no config.json");
   refused("--draft nowhere,ngram", 3, "'nowhere' has no config.json");
+  refused("--draft ,ngram", 3, "'' has no config.json");
   refused("--draft ''", 2, "a value expected");
   refused("--draft " + kNano, 3, "config.json");  // a model is no drafter
   refused("--draft-rows 0", 2, "--draft-rows");

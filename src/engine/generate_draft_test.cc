@@ -117,6 +117,31 @@ TEST(GenerateDraft, TheDrafterChangesNothing) {
   }
 }
 
+// A token that ends the text inside a block ends the count, too.
+TEST(GenerateDraft, DraftsBehindTheEndDoNotCount) {
+  const auto engine = Load(Drafting(7));
+  ASSERT_TRUE(engine != nullptr);
+  std::mt19937 random(3);
+  const std::vector<std::int32_t> prompt = RandomPrompt(random, 5);
+  const std::vector<std::int32_t> ids = Generated(*engine, prompt, Greedy(40)).ids;
+  GenerateOptions options = Greedy(40);
+  options.drafting = {.max_drafts = 7, .always = 7, .drafter = false};
+  options.drafting.proposer = [&](std::span<const std::int32_t> tokens, std::int32_t max_drafts,
+                                  DraftProposal* proposal) {
+    const std::size_t known = tokens.size() - prompt.size();
+    for (std::size_t i = known; i < ids.size() && max_drafts-- > 0; ++i) {
+      proposal->drafts.push_back(ids[i]);
+    }
+  };
+  for (std::size_t end = 1; end < 20; ++end) {
+    options.stop_ids = {ids[end]};
+    const Outcome drafted = Generated(*engine, prompt, options);
+    EXPECT_EQ(drafted.drafting.rounds + drafted.drafting.accepted,
+              static_cast<std::int64_t>(drafted.ids.size()) - 1)
+        << "ends with token " << end;
+  }
+}
+
 /// The matrix and bias of a Markov head's linear layer.
 struct MarkovLayer {
   std::string head, name;

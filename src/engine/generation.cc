@@ -147,13 +147,15 @@ Status Generation::Take(const exec::StepOutput& step, const exec::RunOutput& out
   }
   length_ += static_cast<std::size_t>(run_.count - run_.num_drafts + output.num_accepted);
   if (!run_.wants_token) return {};
+  const std::size_t num_before = tokens_.size();
+  MEGALITH_RETURN_IF_ERROR(TakeTokens(step, output));
+  // Accepted drafts behind the end are not kept, and do not count.
   if (!was_in_prompt) {
-    const auto num_tokens = static_cast<std::size_t>(output.num_accepted) + 1;
     controller_.Record({.num_drafts = run_.num_drafts,
                         .next_drafts = run_.next_drafts,
-                        .tokens = std::span(output.tokens).first(num_tokens)});
+                        .tokens = tokens().subspan(num_before)});
   }
-  return TakeTokens(step, output);
+  return {};
 }
 
 /// The logits of a row tell how likely the token after it is.
