@@ -10,9 +10,6 @@ namespace {
 
 /// Blocks that the choice of the request looks back at.
 constexpr std::size_t kBlocks = 32;
-/// The rate of a sequence is that of about so many rounds; it begins with a few plain steps.
-constexpr double kRateMemory = 32;
-constexpr double kFirstRounds = 8;
 /// Rounds that request drafts in a probe.
 constexpr std::int32_t kProbeRounds = 2;
 /// What a probe assumes of every draft at least, so that it verifies enough of them to find out.
@@ -39,8 +36,6 @@ DraftController::DraftController(const DraftControllerOptions& options, DraftExp
       text_(options.max_drafts, experience.text),
       blocks_(kBlocks),
       request_(std::min(options.max_drafts, options.max_requests)),
-      recent_tokens_(kFirstRounds),
-      recent_cost_(kFirstRounds),
       wait_(kFirstWait) {
   MEGALITH_CHECK(options.max_drafts >= 0 && options.max_drafts <= experience.max_drafts());
   MEGALITH_CHECK(options.max_requests >= 0);
@@ -60,7 +55,6 @@ DraftPlan DraftController::Plan(const DraftBlock& drafter, const DraftBlock& tex
   if (options_.max_drafts == 0) return Planned({}, "no drafts allowed");
   if (options_.fixed_drafts) return PlanFixed();
   const DraftCut by_text = text_.BestCut(costs(), rate_);
-  text_gain_ = text_.BestCut(costs(), 1.0).gain();
   const bool may_probe = by_text.num_drafts() == 0 && MayProbe();
   // Most rounds of a sequence without requests: they are to cost nothing here.
   if (mode_ == Mode::kOff && drafter_.num_drafts() == 0 && !may_probe) {
@@ -151,13 +145,12 @@ void DraftController::Record(const RoundRecord& round) {
   const std::int32_t num_accepted = std::max(num_chosen - 1, 0);
   const std::int32_t num_requested = std::clamp(round.next_drafts, 0, options_.max_requests);
   Count(num_drafts, num_accepted);
+  experience_.Count(num_drafts, num_accepted, num_requested);
+  KeepAccounts(num_drafts, num_accepted, num_requested);
 
   const bool shared = !options_.fixed_drafts;
   drafter_.Judge(round.tokens, shared);
   text_.Judge(round.tokens, shared);
-
-  experience_.Count(num_drafts, num_accepted, num_requested);
-  KeepAccounts(num_drafts, num_accepted, num_requested);
 }
 
 void DraftController::Count(std::int32_t num_drafts, std::int32_t num_accepted) {
@@ -180,13 +173,14 @@ void DraftController::KeepAccounts(std::int32_t num_drafts, std::int32_t num_acc
                                    std::int32_t num_requested) {
   const double rows = costs().Rows(num_drafts);
   const double drafting = costs().Drafting(num_requested);
-  recent_tokens_ += 1.0 + num_accepted - recent_tokens_ / kRateMemory;
-  recent_cost_ += rows + drafting - recent_cost_ / kRateMemory;
-  rate_ = std::max(recent_tokens_ / recent_cost_, 1.0);
+  recent_rate_.Add(1.0 + num_accepted, rows + drafting);
+  rate_ = std::max(recent_rate_.value(), 1.0);
 
   const bool verified = num_drafts > 0 && !statistics_.last_plan.from_text;
-  // What the text's drafts would have brought is lost, too.
-  if (verified) Lose(rows - (1.0 + num_accepted) + text_gain_);
+  if (verified) {
+    const double text_gain = text_.BestCut(costs(), 1.0).gain();  // lost, too
+    Lose(rows - (1.0 + num_accepted) + text_gain);
+  }
   if (num_requested > 0) Lose(drafting);
   if (!verified && num_requested == 0 && mode_ == Mode::kOff) {
     Lose(-options_.probe_share * rows);

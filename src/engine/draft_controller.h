@@ -42,6 +42,7 @@
 
 #include "engine/draft_experience.h"
 #include "engine/draft_source.h"
+#include "engine/recent_rate.h"
 
 namespace megalith::engine {
 
@@ -152,10 +153,8 @@ class DraftController {
   std::size_t num_blocks_ = 0;
   std::int32_t request_;  ///< of the last round that drafted
 
-  /// What the last rounds brought and cost, in tokens and plain steps, fading.
-  double recent_tokens_ = 0.0;
-  double recent_cost_ = 0.0;
-  double rate_ = 1.0;  ///< tokens per plain step, at least 1
+  RecentRate recent_rate_;
+  double rate_ = 1.0;  ///< of it, at least 1
 
   Mode mode_ = Mode::kNew;
   std::int32_t probe_rounds_left_ = 0;
@@ -164,7 +163,6 @@ class DraftController {
   double steps_lost_ = 0.0;
   std::int32_t steps_waited_ = 0;  ///< since the last probe began, without requests
   std::int32_t wait_;              ///< of these before the next where others have gained
-  double text_gain_ = 0.0;         ///< of the text's best cut in this step at the price of 1
 };
 
 }  // namespace megalith::engine

@@ -22,9 +22,6 @@ constexpr double kSafeSpeedup = 1.1;
 constexpr std::int32_t kPlainSteps = static_cast<std::int32_t>(StepCosts::kPlainSteps);
 constexpr std::int32_t kFirstPlainInterval = 16;
 constexpr std::int32_t kLongestPlainInterval = 128;
-/// The speed-up is that of about so many steps; it begins with a few plain ones.
-constexpr double kRateMemory = 32;
-constexpr double kFirstSteps = 8;
 
 std::int32_t Average(std::int32_t sum, std::int32_t count) {
   return count == 0 ? 0 : static_cast<std::int32_t>(std::lround(1.0 * sum / count));
@@ -35,10 +32,7 @@ double Share(std::int32_t count, std::int32_t all) { return count == 0 ? 1.0 : 1
 }  // namespace
 
 DraftExperience::Batch::Batch(std::int32_t max_drafts)
-    : costs(max_drafts),
-      plain_interval(kFirstPlainInterval),
-      recent_tokens(kFirstSteps),
-      recent_cost(kFirstSteps) {}
+    : costs(max_drafts), plain_interval(kFirstPlainInterval) {}
 
 DraftExperience::DraftExperience(std::int32_t max_drafts)
     : drafter(max_drafts),
@@ -90,8 +84,7 @@ void DraftExperience::EndStep(double seconds) {
   const double rows = kind.verifying * (costs().Rows(kind.num_drafts) - 1.0);
   const double drafting = kind.requesting * costs().Drafting(kind.num_requested);
   const double tokens = 1.0 + 1.0 * counts_.accepted / counts_.sequences;
-  batch_->recent_tokens += tokens - batch_->recent_tokens / kRateMemory;
-  batch_->recent_cost += 1.0 + rows + drafting - batch_->recent_cost / kRateMemory;
+  batch_->speedup.Add(tokens, 1.0 + rows + drafting);
 
   if (batch_->waiting.steps.empty()) {  // all that can be compared has been
     batch_->steps_since_plain = 0;
@@ -108,7 +101,7 @@ void DraftExperience::EndStep(double seconds) {
 }
 
 bool DraftExperience::IsTimeToMeasure(const StepCosts::Kind& kind) const {
-  const double speedup = batch_->recent_tokens / batch_->recent_cost;
+  const double speedup = batch_->speedup.value();
   std::int32_t interval = batch_->plain_interval;
   if (!costs().Knows(kind.num_drafts, kind.num_requested)) {
     interval /= kUnknownHaste;

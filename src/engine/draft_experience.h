@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/draft_acceptance.h"
+#include "engine/recent_rate.h"
 #include "engine/step_costs.h"
 
 namespace megalith::engine {
@@ -52,9 +53,7 @@ class DraftExperience {
     std::int32_t plain_steps_left = 0;  ///< of those that measure
     std::int32_t plain_interval;
     std::int32_t steps_since_plain = 0;  ///< that have not been compared
-    /// What the last steps brought and cost, in tokens a sequence and plain steps, fading.
-    double recent_tokens;
-    double recent_cost;
+    RecentRate speedup;                  ///< tokens a sequence
   };
   /// Of the step.
   struct Counts {
