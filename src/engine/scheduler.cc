@@ -493,9 +493,12 @@ void Scheduler::TakeStep(const exec::StepOutput& step, double seconds) {
     const Status status = TakePart(parts_[i], step, i);
     if (!status || running.generation->finished()) Finish(running, status);
   }
-  const bool has_prompt =
-      std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.is_prompt; });
-  engine_.draft_experience().EndStep(has_prompt ? 0.0 : seconds);
+  engine_.draft_experience().EndStep(NumPrompts() > 0 ? 0.0 : seconds);
+}
+
+std::size_t Scheduler::NumPrompts() const {
+  return static_cast<std::size_t>(
+      std::count_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.is_prompt; }));
 }
 
 Status Scheduler::TakePart(const Part& part, const exec::StepOutput& step, std::size_t index) {
@@ -528,9 +531,8 @@ Status Scheduler::TakePart(const Part& part, const exec::StepOutput& step, std::
 
 /// Steps without prompts earn the time that prompts may take from answers.
 void Scheduler::KeepShare(double seconds) {
-  const auto is_prompt = [](const Part& part) { return part.is_prompt; };
-  if (std::all_of(parts_.begin(), parts_.end(), is_prompt)) return;
-  if (std::any_of(parts_.begin(), parts_.end(), is_prompt)) {
+  if (NumPrompts() == parts_.size()) return;
+  if (NumPrompts() > 0) {
     prompt_credit_seconds_ -= std::max(0.0, seconds - answer_step_seconds_);
   } else {
     const double weight = answer_step_seconds_ == 0.0 ? 1.0 : kStepWeight;

@@ -106,6 +106,8 @@ class Scheduler : public Generator {
   void AddPart(Running& running, std::int32_t max_rows);
   Result<exec::StepOutput> Step();
   void TakeStep(const exec::StepOutput& step, double seconds);
+  /// Among the parts of the step.
+  std::size_t NumPrompts() const;
   Status TakePart(const Part& part, const exec::StepOutput& step, std::size_t index);
   void KeepShare(double seconds);
 
