@@ -23,6 +23,10 @@ namespace {
 /// For the last words of a failed job: messages to other ranks, and what all ranks report. MPICH's
 /// launcher drops output that it has not passed on when a rank aborts.
 constexpr std::int64_t kLastWordsNs = 500'000'000;
+/// The longest that other ranks let rank 0 go on: it may have clients to tell.
+constexpr std::int64_t kMostPatienceNs = 5'000'000'000;
+/// A rank 0 that has not run for so long has no more to say.
+constexpr std::int64_t kSilenceNs = 1'000'000'000;
 /// Between the farewells of all and the end of MPI.
 constexpr std::int64_t kLingerNs = 50'000'000;
 /// For MPI_Abort, which waits until the launcher ends this process: one that has lost the
@@ -160,9 +164,29 @@ class MpiFabric : public Fabric {
     }
   }
 
+  /// The first rank to abort ends all, and rank 0 may need longer than the others to say what it
+  /// has to. Where it goes on for too long or has failed itself, they do not wait for it.
+  void AwaitRank0() {
+    const RankLine& line = control().line(0);
+    const std::int64_t start_ns = NowNs();
+    std::int64_t heard_ns = start_ns;
+    std::uint64_t heartbeat = line.heartbeat.load(std::memory_order_relaxed);
+    PatientWait turn(0);
+    while (line.state.load(std::memory_order_acquire) != RankState::kLeft) {
+      const std::int64_t now_ns = NowNs();
+      const std::uint64_t last = line.heartbeat.load(std::memory_order_relaxed);
+      if (last != heartbeat) heard_ns = now_ns;
+      heartbeat = last;
+      if (now_ns - heard_ns > kSilenceNs || now_ns - start_ns > kMostPatienceNs) return;
+      engine_->Progress();
+      turn.Once();
+    }
+  }
+
   /// Does not return.
   void EndFailedJob() {
     monitor_->Wake();
+    if (rank() != 0) AwaitRank0();
     MoveMessagesFor(kLastWordsNs);
     try {
       std::thread([] {

@@ -199,6 +199,10 @@ TEST(MpiFailure, AbortEndsTheJobWithItsReason) {
   ExpectEndOfAll({"abort", {"rank 3 gave up: disk on fire"}});
 }
 
+TEST(MpiFailure, RankZeroMaySayWhatItHasToBeforeTheJobEnds) {
+  ExpectEndOfAll({"speak", {"the clients have been told"}});
+}
+
 TEST(MpiFailure, ARankThatLeavesEarlyEndsTheJob) {
   ExpectEndOfAll({"leave", {"rank 1 has left the job"}});
 }

@@ -84,6 +84,15 @@ Status Run(const std::string& exercise, Fabric& fabric) {
     MEGALITH_RETURN_IF_ERROR(fabric.Barrier());
     return ExchangeUntilFailure(fabric);
   }
+  if (exercise == "speak") {
+    // Rank 0 still has something to do when the others have ended.
+    if (fabric.rank() == 3) fabric.Abort("disk on fire");
+    const Status status = ExchangeUntilFailure(fabric);
+    if (fabric.rank() != 0) return status;
+    ::usleep(2'000'000);
+    std::fprintf(stderr, "the clients have been told\n");
+    return status;
+  }
   if (exercise == "endless") return ExchangeUntilFailure(fabric);
   if (exercise == "unread") return LeaveUnread(fabric);
   if (exercise == "leave") return fabric.rank() == 1 ? Status() : fabric.Barrier();
