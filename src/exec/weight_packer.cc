@@ -197,7 +197,7 @@ class Packer {
       const auto element = static_cast<std::int64_t>(scan.begin / sizeof(value) + *bad);
       return Fail(ErrorCode::kBadTensor,
                   "{} in {}: row {}, column {}: a finite number expected, {} (bits 0x{:x}) found",
-                  table.name, shards.ShardName(view.shard), element / table.columns,
+                  table.name, shards.ShardPath(view.shard), element / table.columns,
                   element % table.columns, ToFloat(value), value.bits);
     }
     AddRead(count);

@@ -59,7 +59,7 @@ Status OpenSource(const Checkpoint& checkpoint, const std::string& name, const P
 }
 
 std::string TensorPlace(const Checkpoint& checkpoint, const TensorView& view) {
-  return fmt::format("{} in {}", Quote(view.name), checkpoint.shards().ShardName(view.shard));
+  return fmt::format("{} in {}", Quote(view.name), checkpoint.shards().ShardPath(view.shard));
 }
 
 /// "nan (bits 0x7fc0)"

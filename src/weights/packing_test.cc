@@ -241,9 +241,9 @@ TEST_F(Packing, ScaleThatIsNoNumberIsRefusedWithItsTensor) {
     const Status status = PackPanels(*damaged, job, packed);
     ASSERT_FALSE(status.has_value());
     EXPECT_EQ(ErrorCodeName(status.error().code), ErrorCodeName(ErrorCode::kBadTensor));
-    for (const std::string& text :
-         {std::string("experts.3.w1.weight_scale in model-"), std::string("row 20, group 3: "),
-          fmt::format("{} found", static_cast<unsigned char>(bad))}) {
+    for (const std::string& text : {"experts.3.w1.weight_scale in " + directory.path() + "/model-",
+                                    std::string("row 20, group 3: "),
+                                    fmt::format("{} found", static_cast<unsigned char>(bad))}) {
       EXPECT_NE(status.error().message.find(text), std::string::npos) << status.error().message;
     }
     // Outputs that do not use the scale can be packed.
@@ -271,6 +271,8 @@ class DamagedCheckpoint {
     if (opened) checkpoint_.emplace(*std::move(opened));
   }
   const Checkpoint& operator*() const { return *checkpoint_; }
+  /// "/tmp/.../model-": how its shards begin.
+  std::string shards() const { return directory_.path() + "/model-"; }
 
  private:
   tools::TempDir directory_;
@@ -298,8 +300,9 @@ TEST_F(Packing, MatrixElementThatIsNotFiniteIsNamedWithItsPlace) {
       job.num_outputs = transposed ? 256 : 384;
       job.num_inputs = transposed ? 384 : 256;
       std::vector<std::byte> packed(static_cast<std::size_t>(PackedBytes(job)));
-      ExpectNames(PackPanels(*damaged, job, packed),
-                  {"layers.0.mlp.gate_proj.weight in model-", "row 17, column 130: ", text});
+      ExpectNames(
+          PackPanels(*damaged, job, packed),
+          {"layers.0.mlp.gate_proj.weight in " + damaged.shards(), "row 17, column 130: ", text});
     }
     // A job that does not use the element has nothing to say about it.
     job = Bf16Job(kGate, 384, 256);
@@ -414,7 +417,7 @@ TEST_F(VectorPacking, ElementThatIsNotFiniteIsNamedWithItsPlace) {
     const DamagedCheckpoint damaged(checkpoint(), view, 99, bits);
     std::vector<float> packed(static_cast<std::size_t>(PackedBytes(job)) / sizeof(float));
     ExpectNames(PackVector(*damaged, job, std::as_writable_bytes(std::span(packed))),
-                {name + " in model-", "element 99: ", "inf (bits 0x7f80"});
+                {name + " in " + damaged.shards(), "element 99: ", "inf (bits 0x7f80"});
   }
 }
 
