@@ -81,11 +81,6 @@ struct Run {
 
 // ---- what to measure ----------------------------------------------------------------------------
 
-Result<Drafting> DraftingWith(const std::string& drafter, const std::string& rows,
-                              const std::string& directory) {
-  return ResolveDrafting({drafter, rows}, directory);
-}
-
 std::string LineName(const std::string& drafter, const std::string& rows) {
   return fmt::format("{}, {} rows", drafter, rows);
 }
@@ -93,22 +88,32 @@ std::string LineName(const std::string& drafter, const std::string& rows) {
 /// Plain decoding first. Synthetic drafts come in when their text is known. `drafter`: a folder, or
 /// empty.
 Result<std::vector<RateLine>> RateLines(const Options& options, const std::string& drafter,
-                                        const std::string& directory) {
+                                        const std::string& directory, const model::Model& model) {
   std::vector<RateLine> lines = {RateLine{"plain", "1", {"plain", {}}}};
-  const auto add = [&](const std::string& kind, const std::string& source,
+  const auto add = [&](const std::string& kind, const std::string& sources,
                        const std::string& rows) -> Status {
-    MEGALITH_ASSIGN_OR_RETURN(const Drafting drafting, DraftingWith(source, rows, directory));
-    if (drafting.options.max_drafts == 0) return {};  // one row is plain decoding
-    lines.push_back({kind, rows, {LineName(kind, rows), drafting.options}});
+    MEGALITH_ASSIGN_OR_RETURN(const Drafting drafting,
+                              ResolveDrafting({sources, rows}, directory, model));
+    // A drafter may propose less.
+    const std::int32_t most_rows = drafting.options.max_drafts + 1;
+    const std::string measured = rows == "auto" ? rows : fmt::to_string(most_rows);
+    lines.push_back({kind, measured, {LineName(kind, measured), drafting.options}});
     return {};
   };
   const bool is_synthetic = options.synthetic_acceptance.has_value();
+  // Any proposer will do in place of the synthetic one.
+  const std::string fixed_kind = is_synthetic ? "synthetic" : "dspark";
+  const std::string fixed_sources = is_synthetic ? "ngram" : drafter;
   for (const std::string& rows : options.draft_rows) {
-    // Any proposer will do in place of the synthetic one.
-    if (is_synthetic) MEGALITH_RETURN_IF_ERROR(add("synthetic", "ngram", rows));
-    if (!is_synthetic && !drafter.empty()) {
-      MEGALITH_RETURN_IF_ERROR(add("dspark", drafter, rows));
+    MEGALITH_ASSIGN_OR_RETURN(const DraftRows parsed, ParseDraftRows(rows));
+    if (parsed.max_drafts == 0) {
+      return Fail(
+          ErrorCode::kUsage,
+          "--draft-rows: auto or a number from 2 to {} expected, {} given: one row is plain "
+          "decoding, which is measured anyway",
+          kMaxRows, rows);
     }
+    if (!fixed_sources.empty()) MEGALITH_RETURN_IF_ERROR(add(fixed_kind, fixed_sources, rows));
   }
   if (is_synthetic) return lines;
   MEGALITH_RETURN_IF_ERROR(add("ngram", "ngram", "auto"));
@@ -249,10 +254,10 @@ Result<Run> Measure(const Options& options, const Cli& cli) {
   run.model = ModelName(directory);
   run.prompt_tokens = rates.prompt.size();
   MEGALITH_ASSIGN_OR_RETURN(const Drafting drafting,
-                            DraftingWith(options.drafter, "auto", directory));
+                            ResolveDrafting({options.drafter, "auto"}, directory, config.model));
   run.drafter = drafting.drafter;
   if (options.measures("rates")) {
-    MEGALITH_ASSIGN_OR_RETURN(run.lines, RateLines(options, run.drafter, directory));
+    MEGALITH_ASSIGN_OR_RETURN(run.lines, RateLines(options, run.drafter, directory, config.model));
     MEGALITH_RETURN_IF_ERROR(CheckSyntheticAcceptance(options, run.lines));
   }
   MEGALITH_ASSIGN_OR_RETURN(Loaded loaded, Load(options, directory, run.lines, rates.prompt,
@@ -337,11 +342,11 @@ Json RateJson(const Run& run, std::size_t i) {
                {"tokens_per_s", SummaryJson(rate.series, rate.series.ItemsPerSecond())},
                {"speedup", KnownOrNull(Speedup(run, rate))},
                {"tokens_per_round", rate.TokensPerRound()},
-               {"steps", rate.rounds},
+               {"rounds", rate.rounds},
                {"drafted", rate.drafted},
                {"accepted", rate.accepted},
                {"acceptance_by_position", acceptance},
-               {"steps_by_drafts", rate.rounds_by_drafts},
+               {"rounds_by_drafts", rate.rounds_by_drafts},
                {"output_hash", run.token_hash},
                {"same_ids_as_plain", true}};  // any other token has ended the measurement
   json.update(SeriesJson(rate.series, "gb_per_s"));
@@ -475,12 +480,10 @@ void AddWhatToMeasure(CLI::App& command, Options& options) {
       ->capture_default_str();
   command
       .add_option("--draft", options.drafter,
-                  "The folder of a DSpark drafter; auto: the one in MODEL/dspark, if there is one; "
-                  "off. N-grams are measured too, alone and beside it, unless drafts are synthetic")
-      ->check([](const std::string& text) {
-        return text.ends_with("ngram") ? "DIR, auto or off expected" : std::string();
-      })
-      ->type_name("DIR|auto|off")
+                  "Which drafter to measure, as in run: the folder of one; auto: the one in "
+                  "MODEL/dspark, if there is one; off or ngram: none. N-grams are measured anyway, "
+                  "alone and beside it, unless drafts are synthetic")
+      ->type_name(kDraftForms)
       ->capture_default_str();
   command
       .add_option("--synthetic-acceptance", options.synthetic_acceptance,

@@ -202,7 +202,9 @@ class Chat {
         engine::FinishReasonName(result.finish_reason), result.prompt_tokens, result.reused_tokens,
         rate(run, result.prompt_seconds), result.ids.size(),
         rate(result.ids.size() - 1, result.decode_seconds));
-    if (const std::string drafts = DraftSummary(result); !drafts.empty()) Note("[{}]\n", drafts);
+    if (const std::string drafts = DraftSummary(result.drafting); !drafts.empty()) {
+      Note("[{}]\n", drafts);
+    }
   }
 
   const Options& options_;
@@ -226,7 +228,9 @@ Status RunChat(const Options& options, const Cli& cli) {
                             text::Tokenizer::Load(directory, config.model.vocab_size));
   MEGALITH_ASSIGN_OR_RETURN(std::vector<std::int32_t> stop_ids,
                             text::FindStopIds(directory, tokenizer));
-  MEGALITH_ASSIGN_OR_RETURN(Drafting drafting, ResolveDrafting(options.draft, directory));
+  MEGALITH_ASSIGN_OR_RETURN(Drafting drafting,
+                            ResolveDrafting(options.draft, directory, config.model));
+  drafting.Report();
   engine::EngineOptions load;
   load.drafter = drafting.drafter;
   load.max_drafts = drafting.options.max_drafts;

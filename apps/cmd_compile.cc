@@ -148,10 +148,16 @@ Status Compile(const Options& options, const Cli& cli) {
   compile.max_rows = options.rows;
   model::DrafterConfig drafter;
   if (!options.draft.empty()) {
+    if (options.rows > program::kMaxDrafts + 1) {
+      return Fail(
+          ErrorCode::kUsage,
+          "--rows: with --draft at most {} expected, a step's token and {} drafts; {} given",
+          program::kMaxDrafts + 1, program::kMaxDrafts, options.rows);
+    }
     MEGALITH_ASSIGN_OR_RETURN(drafter, model::ReadDrafterConfig(options.draft, config.model));
     compile.drafter = &drafter.drafter;
     compile.draft_runs = 1;
-    compile.max_drafts = std::min(options.rows - 1, program::kMaxDrafts);
+    compile.max_drafts = options.rows - 1;
     compile.max_logit_rows = compile.max_drafts + 1;
     compile.num_drafts = static_cast<std::int32_t>(
         std::clamp<std::int64_t>(compile.max_drafts, 1, drafter.drafter.MaxDrafts()));
@@ -219,9 +225,9 @@ void RegisterCompile(CLI::App& app, Cli& cli) {
   AddPrefillOption(*command, options->prefill);
   command
       ->add_option("--draft", options->draft,
-                   "Folder or config.json of a drafter: the step that verifies ROWS - 1 drafts and "
-                   "proposes as many")
-      ->type_name("PATH");
+                   "Folder or config.json of a drafter: the step of one sequence that verifies "
+                   "ROWS - 1 drafts and proposes as many, at least 1, at most the drafter's block")
+      ->type_name("DIR");
   command
       ->add_option("--ranks", options->ranks.request.num_ranks,
                    "Ranks that share the model; without --tp and --ep in the fastest layout by "

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "console.h"
 #include "default_model.h"
+#include "drafting.h"
 #include "weights/inspect.h"
 
 namespace megalith::apps {
@@ -18,8 +19,7 @@ struct Options {
   std::string model;
   std::int64_t context = 0;
   std::int64_t sequences = 1;
-  std::int64_t draft_rows = weights::InspectOptions().draft_rows;
-  std::string draft;
+  DraftChoice draft;
   bool json = false;
 };
 
@@ -28,8 +28,12 @@ Status Inspect(const Options& options) {
   weights::InspectOptions inspect;
   if (options.context > 0) inspect.context_tokens = options.context;
   inspect.num_sequences = options.sequences;
-  inspect.drafter = options.draft;
-  inspect.draft_rows = options.draft_rows;
+  MEGALITH_ASSIGN_OR_RETURN(const DraftSources sources, ParseDraftSources(options.draft.drafter));
+  MEGALITH_ASSIGN_OR_RETURN(const DraftRows rows, ParseDraftRows(options.draft.rows));
+  inspect.drafter = sources.drafter;
+  inspect.drafter_beside = sources.automatic;
+  inspect.drafts_from_text = sources.text;
+  inspect.max_drafts = rows.max_drafts;
   MEGALITH_ASSIGN_OR_RETURN(const weights::InspectReport report, weights::Inspect(path, inspect));
   Put("{}\n", options.json ? weights::ToJson(report) : weights::ToText(report));
   return {};
@@ -56,14 +60,15 @@ void RegisterInspect(CLI::App& app, Cli& cli) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command
-      ->add_option("--draft", options->draft,
-                   "A drafter's folder or config.json; default: the folder dspark of the model")
-      ->type_name("PATH");
+      ->add_option("--draft", options->draft.drafter,
+                   "Who drafts, as in run: shows the drafter and the memory that drafting takes. "
+                   "DIR may also be the drafter's config.json")
+      ->type_name(kDraftForms)
+      ->capture_default_str();
   command
-      ->add_option("--draft-rows", options->draft_rows,
-                   "Rows of a step that checks drafts in the drafter's memory plan")
-      ->type_name("N")
-      ->check(CLI::Range(2, 32))
+      ->add_option("--draft-rows", options->draft.rows,
+                   "Rows of a step that checks drafts, as in run; auto: up to 8")
+      ->type_name("N|auto")
       ->capture_default_str();
   command->add_flag("--json", options->json, "One JSON object instead of text");
 }

@@ -81,11 +81,13 @@ void PrintSummary(const engine::Engine& engine, const engine::GenerateResult& re
     decode = fmt::format("decode {} tokens at {:.1f} tok/s", result.ids.size() - 1,
                          Rate(result.ids.size() - 1, result.decode_seconds));
   }
-  Note("prompt {} tokens at {:.1f} tok/s, {}, {} read per token, {}, {} worker{}\n",
+  Note("prompt {} tokens at {:.1f} tok/s, {}, {} read by a plain step, {}, {} worker{}\n",
        result.prompt_tokens, Rate(result.prompt_tokens, result.prompt_seconds), decode,
-       FormatBytes(static_cast<std::uint64_t>(engine.bytes_per_token())), engine.isa_name(),
+       FormatBytes(static_cast<std::uint64_t>(engine.plain_step_bytes())), engine.isa_name(),
        engine.num_workers(), engine.num_workers() == 1 ? "" : "s");
-  if (const std::string drafts = DraftSummary(result); !drafts.empty()) Note("{}\n", drafts);
+  if (const std::string drafts = DraftSummary(result.drafting); !drafts.empty()) {
+    Note("{}\n", drafts);
+  }
 }
 
 void PrintJson(const engine::Engine& engine, const std::vector<std::int32_t>& prompt,
@@ -108,8 +110,8 @@ void PrintJson(const engine::Engine& engine, const std::vector<std::int32_t>& pr
         {"decode_seconds", result.decode_seconds},
         {"prefill_tokens_per_second", Rate(result.prompt_tokens, result.prompt_seconds)},
         {"decode_tokens_per_second", Rate(decoded, result.decode_seconds)},
-        {"bytes_per_token", engine.bytes_per_token()}}},
-      {"drafting", DraftJson(result)},
+        {"plain_step_bytes", engine.plain_step_bytes()}}},
+      {"drafting", DraftJson(result.drafting)},
       {"weights", exec::WeightOriginName(engine.weights().origin())},
       {"isa", engine.isa_name()},
       {"workers", engine.num_workers()},
@@ -141,8 +143,9 @@ Status Run(const RunOptions& options, const PromptSources& sources, const Cli& c
   // All that can be refused is refused before the weights are read.
   MEGALITH_RETURN_IF_ERROR(kernels::CheckSampling(options.sampling));
   MEGALITH_ASSIGN_OR_RETURN(const std::string directory, ResolveModel(options.model));
-  MEGALITH_ASSIGN_OR_RETURN(const Drafting drafting, ResolveDrafting(options.draft, directory));
   MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(directory));
+  MEGALITH_ASSIGN_OR_RETURN(const Drafting drafting,
+                            ResolveDrafting(options.draft, directory, config.model));
   const bool from_ids = sources.ids->count() > 0;
   MEGALITH_ASSIGN_OR_RETURN(const Texts texts, LoadTexts(directory, config.model, from_ids));
   MEGALITH_ASSIGN_OR_RETURN(
@@ -157,6 +160,7 @@ Status Run(const RunOptions& options, const PromptSources& sources, const Cli& c
                 prompt.size(), context);
   }
 
+  drafting.Report();
   engine::EngineOptions load;
   load.rows_per_step = options.rows_per_step;
   load.drafter = drafting.drafter;

@@ -102,7 +102,8 @@ Result<Prepared> Prepare(ServeOptions& options) {
   MEGALITH_ASSIGN_OR_RETURN(text::Tokenizer tokenizer,
                             text::Tokenizer::Load(directory, config.model.vocab_size));
   MEGALITH_ASSIGN_OR_RETURN(auto stop_ids, text::FindStopIds(directory, tokenizer));
-  MEGALITH_ASSIGN_OR_RETURN(Drafting drafting, ResolveDrafting(options.draft, directory));
+  MEGALITH_ASSIGN_OR_RETURN(Drafting drafting,
+                            ResolveDrafting(options.draft, directory, config.model));
   for (const std::string& path : options.api_key_files) {
     MEGALITH_RETURN_IF_ERROR(ReadKeys(path, &options.service.api_keys));
   }
@@ -212,6 +213,7 @@ Status Serve(ServeOptions& options, const Cli& cli) {
                             serve::http::Server::Start(options.http, [&service](auto exchange) {
                               service.Handle(std::move(exchange));
                             }));
+  prepared.drafting.Report();
   // Health and progress are there while the weights are read.
   const std::string host = options.http.host.find(':') == std::string::npos
                                ? options.http.host

@@ -4,36 +4,67 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
+#include <string_view>
 
+#include "base/log.h"
+#include "model/dspark.h"
 #include "program/program.h"
 
 namespace megalith::apps {
 namespace {
 
+namespace fs = std::filesystem;
+
 /// Of a block that K3's published drafter proposes, what its published engine verifies.
 constexpr std::int32_t kDefaultRows = 8;
-constexpr std::string_view kNgrams = "ngram";
-constexpr std::string_view kBesideNgrams = ",ngram";
 constexpr std::int32_t kMaxRows = program::kMaxDrafts + 1;
+constexpr std::string_view kBesideNgrams = ",ngram";
 
-/// Empty for "auto".
-Result<std::optional<std::int32_t>> ParseRows(const std::string& text) {
-  if (text == "auto") return std::nullopt;
-  std::int32_t rows = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, rows);
-  if (error != std::errc() || rest != end || rows < 1 || rows > kMaxRows) {
-    return Fail(ErrorCode::kUsage,
-                "--draft-rows: auto or a number from 1 to {} expected, '{}' given", kMaxRows, text);
-  }
-  return rows;
+bool Exists(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
 }
 
-bool HasConfig(const std::filesystem::path& folder) {
+/// A link to nothing is something, too.
+bool IsThere(const fs::path& path) {
   std::error_code ignored;
-  return std::filesystem::exists(folder / "config.json", ignored);
+  return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
+}
+
+/// The drafter of a folder, whose weights are wanted, too.
+Result<model::Drafter> ReadDrafter(const std::string& folder, const model::Model& model) {
+  std::error_code ignored;
+  if (fs::is_regular_file(folder, ignored)) {
+    return Fail(ErrorCode::kBadFile, "--draft: the folder of a drafter expected, '{}' is a file",
+                folder);
+  }
+  if (!Exists(fs::path(folder) / "config.json")) {
+    return Fail(ErrorCode::kNotFound,
+                "--draft: the folder of a drafter expected, '{}' has no config.json", folder);
+  }
+  MEGALITH_ASSIGN_OR_RETURN(model::DrafterConfig config, model::ReadDrafterConfig(folder, model));
+  return std::move(config.drafter);
+}
+
+std::string Describe(const Drafting& drafting, bool automatic) {
+  std::string who = drafting.drafter;
+  if (drafting.options.proposer) who += who.empty() ? "n-grams of the text" : " and n-grams";
+  const bool always = drafting.options.always.has_value();
+  return fmt::format("drafts from {}, {}{} rows a step{}{}", who, always ? "" : "up to ",
+                     drafting.options.max_drafts + 1, always ? "" : ", as many as pay",
+                     automatic ? "; --draft off for none" : "");
+}
+
+/// The model's folder has none.
+std::string DescribeNone(const fs::path& folder) {
+  if (IsThere(folder)) {
+    return fmt::format("no drafts: {} is no folder with config.json", folder.string());
+  }
+  return fmt::format("no drafts: there is no drafter {}; --draft ngram needs none",
+                     folder.string());
 }
 
 }  // namespace
@@ -45,7 +76,7 @@ void AddDraftOptions(CLI::App& command, DraftChoice& choice) {
                   "folder of a DSpark drafter; ngram: what followed earlier in the text; "
                   "DIR,ngram: whichever promises more; auto: MODEL/dspark,ngram if there is such a "
                   "drafter, else off; off")
-      ->type_name("DIR|ngram|DIR,ngram|auto|off")
+      ->type_name(kDraftForms)
       ->capture_default_str();
   command
       .add_option(
@@ -56,47 +87,96 @@ void AddDraftOptions(CLI::App& command, DraftChoice& choice) {
       ->capture_default_str();
 }
 
-Result<Drafting> ResolveDrafting(const DraftChoice& choice, const std::string& directory) {
-  MEGALITH_ASSIGN_OR_RETURN(const std::optional<std::int32_t> rows, ParseRows(choice.rows));
+Result<DraftSources> ParseDraftSources(const std::string& text) {
+  constexpr std::array<std::string_view, 4> kWords = {"off", "auto", "ngram", ""};
+  DraftSources sources;
+  if (text == "off") return sources;
+  sources.automatic = text == "auto";
+  sources.text = text == "auto" || text == "ngram" || text.ends_with(kBesideNgrams);
+  if (text == "auto" || text == "ngram") return sources;
+  sources.drafter = text.substr(0, text.size() - (sources.text ? kBesideNgrams.size() : 0));
+  const bool is_word = std::find(kWords.begin(), kWords.end(), sources.drafter) != kWords.end();
+  const bool is_path = sources.drafter.find('/') != std::string::npos || IsThere(sources.drafter);
+  if (is_word || !is_path) {
+    return Fail(ErrorCode::kUsage, "--draft: {} expected, '{}' given{}", kDraftForms, text,
+                is_word ? "" : fmt::format("; there is no folder '{}'", sources.drafter));
+  }
+  return sources;
+}
+
+Result<DraftRows> ParseDraftRows(const std::string& text) {
+  if (text == "auto") return DraftRows{.max_drafts = kDefaultRows - 1};
+  std::int32_t rows = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, rows);
+  if (error != std::errc() || rest != end || rows < 1 || rows > kMaxRows) {
+    return Fail(ErrorCode::kUsage,
+                "--draft-rows: auto or a number from 1 to {} expected, '{}' given", kMaxRows, text);
+  }
+  return DraftRows{.max_drafts = rows - 1, .always = true};
+}
+
+Result<Drafting> ResolveDrafting(const DraftChoice& choice, const std::string& directory,
+                                 const model::Model& model) {
+  MEGALITH_ASSIGN_OR_RETURN(const DraftRows rows, ParseDraftRows(choice.rows));
+  MEGALITH_ASSIGN_OR_RETURN(DraftSources sources, ParseDraftSources(choice.drafter));
   Drafting drafting;
-  const std::int32_t max_drafts = rows.value_or(kDefaultRows) - 1;
-  if (choice.drafter == "off" || max_drafts == 0) return drafting;
-  std::string drafter = choice.drafter;
-  if (drafter == "auto") {
-    const std::filesystem::path inside = std::filesystem::path(directory) / "dspark";
-    if (!HasConfig(inside)) return drafting;
-    drafter = inside.string().append(kBesideNgrams);
+  if (!sources.any()) return drafting;
+  if (rows.max_drafts == 0) {
+    drafting.description = "no drafts: --draft-rows 1";
+    return drafting;
   }
-  drafting.options.drafter = drafter != kNgrams;
-  if (!drafting.options.drafter || drafter.ends_with(kBesideNgrams)) {
-    drafting.options.proposer = engine::MakeNgramProposer();
-    drafter.resize(drafter.size() - std::min(drafter.size(), kBesideNgrams.size()));
+  if (sources.automatic) {
+    const fs::path beside = fs::path(directory) / "dspark";
+    if (!Exists(beside / "config.json")) {
+      drafting.description = DescribeNone(beside);
+      return drafting;
+    }
+    sources.drafter = beside.string();
   }
-  if (drafting.options.drafter && !HasConfig(drafter)) {
-    return Fail(ErrorCode::kNotFound,
-                "--draft: the folder of a drafter, ngram, both with a comma, auto or off expected; "
-                "'{}' has no config.json",
-                drafter);
+  std::int32_t max_drafts = rows.max_drafts;
+  if (!sources.drafter.empty()) {
+    const auto drafter = ReadDrafter(sources.drafter, model);
+    if (!drafter) {
+      return Fail(drafter.error().code, "{}{}", drafter.error().message,
+                  sources.automatic ? " (--draft off does without it)" : "");
+    }
+    // States for more would never be used.
+    if (!sources.text) {
+      max_drafts =
+          static_cast<std::int32_t>(std::min<std::int64_t>(max_drafts, drafter->MaxDrafts()));
+    }
   }
-  drafting.drafter = drafter;
+  drafting.drafter = sources.drafter;
+  drafting.options.drafter = !sources.drafter.empty();
+  if (sources.text) drafting.options.proposer = engine::MakeNgramProposer();
   drafting.options.max_drafts = max_drafts;
-  if (rows) drafting.options.always = max_drafts;
+  if (rows.always) drafting.options.always = max_drafts;
+  drafting.description = Describe(drafting, sources.automatic);
   return drafting;
 }
 
-std::string DraftSummary(const engine::GenerateResult& result) {
-  const engine::DraftStatistics& drafting = result.drafting;
-  if (drafting.drafted == 0) return {};
-  return fmt::format(
-      "drafts: {} of {} accepted ({:.0f} %), {:.2f} tokens a round", drafting.accepted,
-      drafting.drafted,
-      100.0 * static_cast<double>(drafting.accepted) / static_cast<double>(drafting.drafted),
-      static_cast<double>(drafting.rounds + drafting.accepted) /
-          static_cast<double>(drafting.rounds));
+void Drafting::Report() const {
+  if (!description.empty()) Log(LogLevel::kInfo, description);
 }
 
-nlohmann::ordered_json DraftJson(const engine::GenerateResult& result) {
-  const engine::DraftStatistics& drafting = result.drafting;
+std::string DraftSummary(const engine::DraftStatistics& drafting) {
+  if (drafting.rounds_by_drafts.size() <= 1 || drafting.rounds == 0) return {};
+  if (drafting.drafted == 0) {
+    return fmt::format("drafts: none in {} rounds ({})", drafting.rounds, drafting.last_reason);
+  }
+  const auto share = [](std::int64_t part, std::int64_t all) {
+    return static_cast<double>(part) / static_cast<double>(all);
+  };
+  return fmt::format(
+      "drafts: {} of {} accepted ({:.0f} %), of them {} of {} from the text; {:.2f} "
+      "tokens a round",
+      drafting.accepted, drafting.drafted, 100.0 * share(drafting.accepted, drafting.drafted),
+      drafting.accepted_from_text, drafting.drafted_from_text,
+      share(drafting.rounds + drafting.accepted, drafting.rounds));
+}
+
+nlohmann::ordered_json DraftJson(const engine::DraftStatistics& drafting) {
   if (drafting.rounds_by_drafts.size() <= 1) return nullptr;
   return {{"rounds", drafting.rounds},
           {"drafted", drafting.drafted},

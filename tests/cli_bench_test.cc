@@ -177,8 +177,9 @@ TEST(BenchCommand, WrongUseIsRefused) {
   EXPECT_EQ(Megalith("bench decode --context 16000000").exit_code, 2);
   EXPECT_EQ(Megalith("bench draft --rows 0").exit_code, 2);
   EXPECT_EQ(Megalith("bench draft --draft-rows some").exit_code, 2);
-  EXPECT_EQ(Megalith("bench draft --draft ngram").exit_code, 2);
+  EXPECT_EQ(Megalith("bench draft --draft-rows 1").exit_code, 2);
   EXPECT_EQ(Megalith("bench draft --draft nowhere,ngram").exit_code, 2);
+  EXPECT_EQ(Megalith("bench draft --draft ./nowhere").exit_code, 3);
   EXPECT_EQ(Megalith("bench draft --draft-rows 2 --synthetic-acceptance 3").exit_code, 2);
   const Outcome help = Megalith("bench --help");
   EXPECT_EQ(help.exit_code, 0);

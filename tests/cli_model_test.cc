@@ -49,7 +49,7 @@ TEST(RunCommand, JsonHasWhatScriptsReadAndTheGoldenTokens) {
   EXPECT_EQ(json["finish_reason"], "length");
   EXPECT_EQ(json["isa"], "portable");
   EXPECT_EQ(json["workers"], 2);
-  EXPECT_EQ(json["timings"]["bytes_per_token"], 8666816);
+  EXPECT_EQ(json["timings"]["plain_step_bytes"], 8666816);
   EXPECT_TRUE(json["drafting"].is_null());
   for (const char* timing : {"load_seconds", "compile_seconds", "prefill_seconds", "decode_seconds",
                              "prefill_tokens_per_second", "decode_tokens_per_second"}) {
@@ -79,7 +79,7 @@ TEST(RunCommand, DraftingGivesTheSameTokensAndItsFigures) {
   EXPECT_LE(drafting["accepted_from_text"], drafting["drafted_from_text"]);
   // Beside the model's weights a step reads what keeps up the drafter's context: fc, two layers'
   // keys and values, and their norms.
-  EXPECT_EQ(fixed["timings"]["bytes_per_token"], 8666816 + 221184 + 196608 + 384 + 256);
+  EXPECT_EQ(fixed["timings"]["plain_step_bytes"], 8666816 + 221184 + 196608 + 384 + 256);
 }
 
 TEST(RunCommand, DraftersThatCannotBeAreRefused) {
@@ -88,14 +88,67 @@ TEST(RunCommand, DraftersThatCannotBeAreRefused) {
     EXPECT_EQ(outcome.exit_code, exit_code) << arguments;
     EXPECT_NE(outcome.err.find(what), std::string::npos) << outcome.err;
   };
-  refused("--draft nowhere", 3, "'nowhere' has no config.json");
-  refused("--draft nowhere,ngram", 3, "'nowhere' has no config.json");
-  refused("--draft ,ngram", 3, "'' has no config.json");
+  refused("--draft nowhere", 2, "DIR|ngram|DIR,ngram|auto|off expected, 'nowhere' given");
+  refused("--draft nowhere,ngram", 2, "there is no folder 'nowhere'");
+  for (const char* none : {",ngram", "auto,ngram", "ngram,ngram", "off,ngram", "AUTO", "none"}) {
+    refused(std::string("--draft ") + none, 2, std::string("'") + none + "' given");
+  }
+  refused("--draft ./nowhere", 3, "'./nowhere' has no config.json");
+  refused("--draft ./nowhere,ngram", 3, "'./nowhere' has no config.json");
+  refused("--draft " + kNanoDrafter + "/config.json", 3, "is a file");
   refused("--draft ''", 2, "a value expected");
   refused("--draft " + kNano, 3, "config.json");  // a model is no drafter
   refused("--draft-rows 0", 2, "--draft-rows");
   refused("--draft-rows 33", 2, "1 to 32 expected");
   refused("--draft-rows many", 2, "'many' given");
+}
+
+/// k3-nano without its drafter, in a folder of its own.
+std::string NanoAlone(const std::string& name) {
+  const fs::path folder = Temporary(name);
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  for (const auto& entry : fs::directory_iterator(MEGALITH_SOURCE_DIR "/models/k3-nano")) {
+    if (entry.path().filename() != "dspark") {
+      fs::create_symlink(entry.path(), folder / entry.path().filename());
+    }
+  }
+  return folder.string();
+}
+
+TEST(RunCommand, SaysWhoDraftsOrWhyNobody) {
+  const std::string folder = NanoAlone("megalith_who_drafts");
+  const std::string dspark = folder + "/dspark";
+  const auto says = [&folder](const std::string& arguments, const std::string& text) {
+    const Outcome outcome = Megalith("run '" + folder + "' --ids 5 -n 4 " + arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << text << "\n" << outcome.err;
+  };
+  says("", "no drafts: there is no drafter " + dspark + "; --draft ngram needs none");
+  says("--draft ngram", "drafts from n-grams of the text, up to 8 rows a step, as many as pay");
+  says("--draft ngram --draft-rows 4", "drafts from n-grams of the text, 4 rows a step");
+  says("--draft " + kNanoDrafter + " --draft-rows 12",
+       "/dspark, 9 rows a step");  // all it proposes
+  says("--draft " + kNanoDrafter + ",ngram --draft-rows 12", " and n-grams, 12 rows a step");
+  fs::create_symlink("/nonexistent", dspark);
+  says("", "no drafts: " + dspark + " is no folder with config.json");
+  fs::remove(dspark);
+  fs::create_directories(dspark);
+  says("", "no drafts: " + dspark + " is no folder with config.json");
+  std::ofstream(dspark + "/config.json") << "{}";
+  const Outcome broken = Megalith("run '" + folder + "' --ids 5 -n 4");
+  EXPECT_EQ(broken.exit_code, 3) << broken.err;
+  EXPECT_NE(broken.err.find(dspark), std::string::npos) << broken.err;
+  EXPECT_NE(broken.err.find("--draft off does without it"), std::string::npos) << broken.err;
+  EXPECT_EQ(Megalith("run '" + folder + "' --ids 5 -n 4 --draft off").exit_code, 0);
+  fs::remove(dspark + "/config.json");
+  fs::create_directory(dspark + "/config.json");
+  EXPECT_EQ(Megalith("run '" + folder + "' --ids 5 -n 4").exit_code, 3);
+  fs::remove_all(dspark);
+  fs::copy(MEGALITH_SOURCE_DIR "/models/k3-nano/dspark", dspark);
+  says("",
+       "drafts from " + dspark + " and n-grams, up to 8 rows a step, as many as pay; --draft off");
+  fs::remove_all(folder);
 }
 
 TEST(RunCommand, SecondStartMapsThePackedCacheAndSaysTheSame) {
@@ -129,7 +182,7 @@ TEST(RunCommand, TextGoesToStdoutAndTheSummaryToStderr) {
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_TRUE(outcome.out.starts_with("In the beginning God created")) << outcome.out;
   EXPECT_NE(outcome.err.find("tok/s"), std::string::npos) << outcome.err;
-  EXPECT_NE(outcome.err.find("read per token"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("read by a plain step"), std::string::npos) << outcome.err;
   EXPECT_EQ(Megalith("run -q -n 2").err, "");
 }
 
@@ -400,6 +453,25 @@ TEST(InspectCommand, ShowsEachKindOfDrafterAndRefusesOthers) {
   EXPECT_NE(other.exit_code, 0);
   EXPECT_NE(other.err.find("DFlashDraftModel"), std::string::npos) << other.err;
   EXPECT_EQ(Megalith("inspect " + kNano + " --draft /nonexistent").exit_code, 3);
+  EXPECT_EQ(Megalith("inspect " + kNano + " --draft none").exit_code, 2);
+}
+
+TEST(InspectCommand, PlansMemoryForWhateverDrafts) {
+  const auto plan_of = [](const std::string& arguments) {
+    const Outcome outcome = Megalith("inspect --json " + kNano + " " + arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return Json::parse(outcome.out).value("drafting_plan", Json());
+  };
+  EXPECT_EQ(plan_of("")["drafts"], 7);
+  EXPECT_EQ(plan_of("--draft-rows 3")["drafts"], 2);
+  EXPECT_EQ(plan_of("--draft " + kNanoDrafter + " --draft-rows 12")["drafts"], 8);
+  EXPECT_EQ(plan_of("--draft " + kNanoDrafter + ",ngram --draft-rows 12")["drafts"], 11);
+  const Json text = plan_of("--draft ngram");
+  EXPECT_EQ(text["drafts"], 7);
+  EXPECT_EQ(text["weight_bytes"], 0);
+  EXPECT_EQ(text["context_bytes"], 0);
+  EXPECT_TRUE(plan_of("--draft off").is_null());
+  EXPECT_TRUE(plan_of("--draft-rows 1").is_null());
 }
 
 TEST(ChatCommand, ScriptedTurnsAnswerKeepHistoryAndReuseIt) {

@@ -89,7 +89,7 @@ Result<std::vector<DraftRate>> MeasureDraftRates(engine::Engine& engine,
       Work work;
       work.seconds = result.decode_seconds;
       work.items = static_cast<double>(result.ids.size() - 1);
-      work.amount = work.items * static_cast<double>(engine.bytes_per_token());
+      work.amount = work.items * static_cast<double>(engine.plain_step_bytes());
       return work;
     };
     contestants.push_back({turn, options.yardstick});

@@ -231,7 +231,7 @@ Status Engine::Compile(const EngineOptions& options) {
   MEGALITH_RETURN_IF_ERROR(ChooseLayout(options, &compile));
   MEGALITH_ASSIGN_OR_RETURN(programs_, CompileShapes(compile, Shapes(options), logit_rows));
   program_hash_ = programs_.front().hash();
-  bytes_per_token_ =
+  plain_step_bytes_ =
       program::CountStepBytes(*programs_.front(), 1, model().moe.num_experts_per_token).Source();
   return {};
 }

@@ -147,8 +147,8 @@ class Engine {
   Result<std::string> StateIdentity() const;
   /// Content hash of the one-row Program.
   const std::string& program_hash() const { return program_hash_; }
-  /// Weight bytes that one decoded token reads, without padding.
-  std::int64_t bytes_per_token() const { return bytes_per_token_; }
+  /// Weight bytes that a step of one token without drafts reads, without padding.
+  std::int64_t plain_step_bytes() const { return plain_step_bytes_; }
   /// The executor, and the form of long prompts.
   std::string Describe() const;
 
@@ -199,7 +199,7 @@ class Engine {
   std::int32_t num_workers_ = 0;
   std::int32_t max_positions_ = 0;
   std::int32_t rows_per_step_ = 0;
-  std::int64_t bytes_per_token_ = 0;
+  std::int64_t plain_step_bytes_ = 0;
 };
 
 }  // namespace megalith::engine

@@ -6,9 +6,11 @@
 #include <map>
 
 #include "engine/generate.h"
+#include "exec/device_memory.h"
 #include "exec/snapshot.h"
 #include "kernels/kernel_table.h"
 #include "kernels/numerics_revision.h"
+#include "weights/inspect.h"
 
 namespace megalith::engine {
 namespace {
@@ -52,6 +54,35 @@ TEST(Generate, SamplingWithOneSeedGivesOneTextWhateverTheStepsWorkersOrNeighbour
 
   options.sampling.seed = 8;
   EXPECT_NE(MustGenerate(sequence, kPrompt, options).ids, expected);
+}
+
+TEST(Engine, SequencesTakeTheMemoryThatInspectionPlans) {
+  constexpr std::int32_t kPositions = 300;
+  const std::string dspark = std::string(kNano) + "/dspark";
+  for (const std::string& drafter : {std::string(), dspark}) {
+    for (const std::int32_t max_drafts : {0, 1, 7, 12}) {
+      const auto engine = MustLoad({.num_workers = 1,
+                                    .num_sequences = 2,
+                                    .max_positions = kPositions,
+                                    .drafter = drafter,
+                                    .max_drafts = max_drafts});
+      ASSERT_NE(engine, nullptr);
+      const auto report = weights::Inspect(kNano, {.context_tokens = kPositions,
+                                                   .num_sequences = 2,
+                                                   .max_drafts = max_drafts,
+                                                   .drafter = drafter,
+                                                   .drafter_beside = false});
+      ASSERT_TRUE(report) << report.error().message;
+      const weights::DraftPlan drafting = report->draft_plan.value_or(weights::DraftPlan());
+      const exec::MemorySizes& sizes = engine->executor().memory().sizes();
+      EXPECT_EQ(static_cast<std::uint64_t>(sizes.kda_state + sizes.conv_state),
+                report->plan.kda_bytes + drafting.kda_bytes)
+          << drafter << " " << max_drafts;
+      if (max_drafts > 0) {
+        EXPECT_EQ(static_cast<std::uint64_t>(sizes.draft_cache), drafting.context_bytes);
+      }
+    }
+  }
 }
 
 TEST(Generate, StopsAtStopIdsMaxTokensAndContextEnd) {

@@ -3,6 +3,7 @@
 // A drafter as data: a small transformer that reads some of the target's residual vectors and
 // proposes a block of tokens at once (DSpark). Read from a config.json of its own by dspark.h.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -49,6 +50,9 @@ struct Drafter {
   std::int64_t head_dim = 0;             ///< even
   float rms_norm_eps = 0.0f;
   double rope_theta = 0.0;
+  /// What it has been made for; 0: not said. Rotary positions go on behind it, where drafts may be
+  /// accepted less often.
+  std::int64_t max_position_embeddings = 0;
   /// Target layers whose incoming residual (the raw prefix) is read, ascending and distinct, in the
   /// order of the columns of `fc`. Formats that count a layer's output are already shifted by one.
   std::vector<std::int64_t> aux_layers;
@@ -67,6 +71,17 @@ struct Drafter {
 
   /// Tokens that one block can propose, at least 1.
   std::int64_t MaxDrafts() const { return sample_from_anchor ? block_size : block_size - 1; }
+
+  /// Positions of a sequence whose keys and values are kept: so many that up to `max_drafts` that
+  /// are taken back never overwrite one that is still seen, at most `max_positions`.
+  std::int64_t ContextPositions(std::int64_t max_positions, std::int64_t max_drafts) const {
+    std::int64_t positions = 1;
+    for (const DrafterLayer& layer : layers) {
+      positions = std::max(
+          positions, layer.sliding_window == 0 ? max_positions : layer.sliding_window + max_drafts);
+    }
+    return std::min(positions, max_positions);
+  }
 };
 
 }  // namespace megalith::model

@@ -16,18 +16,19 @@ namespace {
 namespace dom = simdjson::dom;
 
 constexpr std::int64_t kMaxBlock = 64;
+/// Published drafters have one to six: they are to be much cheaper than their target.
+constexpr std::int64_t kMaxDrafterLayers = 128;
 constexpr std::string_view kSpeculatorsArchitecture = "DSparkDraftModel";
 constexpr std::string_view kDeepSpecArchitecture = "Qwen3DSparkModel";
 constexpr std::string_view kFullAttention = "full_attention";
 constexpr std::string_view kSlidingAttention = "sliding_attention";
 
-/// Keys without a meaning here: special ids are the target's, rotary positions have no end,
-/// layer_types lists what max_window_layers would count.
+/// Keys without a meaning here: special ids are the target's, layer_types lists what
+/// max_window_layers would count.
 constexpr std::array kUnusedKeys = std::to_array<std::string_view>({
     "bos_token_id",
     "eos_token_id",
     "pad_token_id",
-    "max_position_embeddings",
     "max_window_layers",
     // training
     "num_anchors",
@@ -58,7 +59,7 @@ void RequireArchitecture(JsonReader* reader, std::string_view architecture) {
   const auto names = reader->StringList("architectures");
   if (std::find(names.begin(), names.end(), architecture) == names.end()) {
     reader->FailAt(ErrorCode::kUnsupported, "architectures",
-                   fmt::format("{} expected, {} found", architecture, fmt::join(names, ", ")));
+                   fmt::format("{} expected, [{}] found", architecture, fmt::join(names, ", ")));
   }
   ExpectString(reader, "dtype", "bfloat16");
   ExpectString(reader, "torch_dtype", "bfloat16");
@@ -127,7 +128,11 @@ std::int64_t ReadTransformer(JsonReader* reader, const Model& target, Drafter* d
   }
   drafter->rms_norm_eps = ReadEpsilon(reader, "rms_norm_eps");
   drafter->rope_theta = ReadRopeTheta(reader);
-  return reader->Int("num_hidden_layers", 1, kMaxLayers);
+  if (reader->Has("max_position_embeddings")) {
+    drafter->max_position_embeddings =
+        reader->IntOrNull("max_position_embeddings", 1, kMaxPositions).value_or(0);
+  }
+  return reader->Int("num_hidden_layers", 1, kMaxDrafterLayers);
 }
 
 MarkovHead ReadMarkovHead(JsonReader* reader) {

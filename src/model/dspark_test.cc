@@ -113,6 +113,20 @@ TEST(ReadDrafterConfig, DrafterOfTheSmallModelIsReadWithoutWarnings) {
   EXPECT_EQ(config->drafter.layers.size(), 2u);
 }
 
+TEST(ReadDrafterConfig, PositionsItWasMadeForMayBeGiven) {
+  json config = DeepSpecDrafter();
+  EXPECT_EQ(Accepted(config).max_position_embeddings, 40960);
+  config["max_position_embeddings"] = nullptr;
+  EXPECT_EQ(Accepted(config).max_position_embeddings, 0);
+  config.erase("max_position_embeddings");
+  EXPECT_EQ(Accepted(config).max_position_embeddings, 0);
+  config["max_position_embeddings"] = "many";
+  ExpectRefused(config, ErrorCode::kBadConfig, {"max_position_embeddings"});
+  config = TinyDrafter();
+  config["transformer_layer_config"]["max_position_embeddings"] = 64;
+  EXPECT_EQ(Accepted(config).max_position_embeddings, 64);
+}
+
 // The example of the specification, section 2.1.
 TEST(ReadDrafterConfig, PublishedShapeIsRead) {
   json config = TinyDrafter();
@@ -280,6 +294,10 @@ TEST(ReadDrafterConfig, SizesThatTheTargetDoesNotHaveAreRefused) {
   config = DeepSpecDrafter();
   config["num_target_layers"] = 36;
   ExpectRefused(config, ErrorCode::kBadConfig, {"num_target_layers", "13 expected, 36 found"});
+  config = DeepSpecDrafter();
+  config["num_hidden_layers"] = 4096;
+  ExpectRefused(config, ErrorCode::kBadConfig,
+                {"num_hidden_layers", "1 to 128 expected, 4096 found"});
 }
 
 TEST(ReadDrafterConfig, HeadsThatDoNotFitAreRefused) {
@@ -326,7 +344,10 @@ TEST(ReadDrafterConfig, OtherDraftersAreRefusedByName) {
   ExpectRefused(config, ErrorCode::kBadConfig, {"speculators_model_type", "required"});
   config = TinyDrafter();
   config["architectures"] = {"Eagle3Speculator"};
-  ExpectRefused(config, ErrorCode::kUnsupported, {"DSparkDraftModel expected, Eagle3Speculator"});
+  ExpectRefused(config, ErrorCode::kUnsupported,
+                {"DSparkDraftModel expected, [Eagle3Speculator] found"});
+  config["architectures"] = json::array();
+  ExpectRefused(config, ErrorCode::kUnsupported, {"DSparkDraftModel expected, [] found"});
   config = TinyDrafter();
   config["speculators_config"]["algorithm"] = "eagle3";
   ExpectRefused(config, ErrorCode::kUnsupported, {"algorithm", "eagle3"});

@@ -143,27 +143,30 @@ DrafterReport MakeDrafterReport(const model::Drafter& drafter, std::string_view 
 }
 
 Status AddDraftPlan(const InspectOptions& options, InspectReport* report) {
-  DrafterReport& drafter = *report->drafter;
+  const DrafterReport* drafter = report->drafter ? &*report->drafter : nullptr;
+  const bool text_alone = options.drafts_from_text && !options.drafter_beside;
+  if (options.max_drafts < 0) {
+    return Fail(ErrorCode::kOutOfRange, "a memory plan for {} drafts: at least 0 expected",
+                options.max_drafts);
+  }
+  if (options.max_drafts == 0 || (drafter == nullptr && !text_alone)) return {};
   const MemoryPlan& model_plan = report->plan;
-  if (options.draft_rows < 2) {
-    return Fail(ErrorCode::kOutOfRange,
-                "a memory plan for drafting with {} rows: 2 or more expected", options.draft_rows);
+  DraftPlan& plan = report->draft_plan.emplace();
+  plan.num_drafts = options.max_drafts;
+  std::int64_t positions = 0;
+  std::uint64_t position_bytes = 0;
+  if (drafter != nullptr) {
+    if (!options.drafts_from_text) {
+      plan.num_drafts = std::min(plan.num_drafts, drafter->drafter.MaxDrafts());
+    }
+    plan.weight_bytes = drafter->stored.num_bytes;
+    positions = drafter->drafter.ContextPositions(model_plan.context_tokens, plan.num_drafts);
+    position_bytes = drafter->context_bytes_per_token;
   }
-  DraftPlan& plan = drafter.plan;
-  plan.num_drafts = std::min(options.draft_rows - 1, drafter.drafter.MaxDrafts());
-  plan.weight_bytes = drafter.stored.num_bytes;
-  // As the compiler sizes the ring: drafts that are taken back must not overwrite what is seen.
-  std::int64_t positions = 1;
-  for (const model::DrafterLayer& layer : drafter.drafter.layers) {
-    positions =
-        std::max(positions, layer.sliding_window == 0 ? model_plan.context_tokens
-                                                      : layer.sliding_window + plan.num_drafts);
-  }
-  positions = std::min(positions, model_plan.context_tokens);
   std::uint64_t tokens = 0;
   if (__builtin_mul_overflow(model_plan.kda_bytes, U64(plan.num_drafts), &plan.kda_bytes) ||
       __builtin_mul_overflow(U64(positions), U64(model_plan.num_sequences), &tokens) ||
-      __builtin_mul_overflow(tokens, drafter.context_bytes_per_token, &plan.context_bytes) ||
+      __builtin_mul_overflow(tokens, position_bytes, &plan.context_bytes) ||
       __builtin_add_overflow(model_plan.total_bytes, plan.weight_bytes, &plan.total_bytes) ||
       __builtin_add_overflow(plan.total_bytes, plan.kda_bytes, &plan.total_bytes) ||
       __builtin_add_overflow(plan.total_bytes, plan.context_bytes, &plan.total_bytes)) {
@@ -188,14 +191,14 @@ DrafterReport DrafterOf(const Checkpoint& checkpoint) {
 }
 
 /// From a config alone.
-Status AddDrafter(const std::string& path, const InspectOptions& options, InspectReport* report) {
+Status AddDrafter(const std::string& path, InspectReport* report) {
   MEGALITH_ASSIGN_OR_RETURN(const model::DrafterConfig config,
                             model::ReadDrafterConfig(path, report->model));
   report->drafter =
       MakeDrafterReport(config.drafter, path,
                         model::CountTensors(model::MakeDrafterTensorRules(config.drafter), false));
   report->warnings.insert(report->warnings.end(), config.warnings.begin(), config.warnings.end());
-  return AddDraftPlan(options, report);
+  return {};
 }
 
 bool HasShardFiles(const std::string& directory) {
@@ -233,8 +236,10 @@ std::uint64_t InspectReport::dense_bytes_per_token() const {
          parts[static_cast<std::size_t>(model::Part::kEmbedding)].bytes_per_token;
 }
 
-Result<InspectReport> InspectCheckpoint(const Checkpoint& checkpoint,
-                                        const InspectOptions& options) {
+namespace {
+
+Result<InspectReport> ReportCheckpoint(const Checkpoint& checkpoint,
+                                       const InspectOptions& options) {
   const Census& census = checkpoint.census();
   MEGALITH_ASSIGN_OR_RETURN(
       InspectReport report,
@@ -251,47 +256,43 @@ Result<InspectReport> InspectCheckpoint(const Checkpoint& checkpoint,
   files.num_bf16_matrices = census.num_bf16_matrices;
   files.prefix = checkpoint.prefix();
   report.files = std::move(files);
-  if (checkpoint.drafter() != nullptr) {
-    report.drafter = DrafterOf(checkpoint);
-    MEGALITH_RETURN_IF_ERROR(AddDraftPlan(options, &report));
-  }
+  if (checkpoint.drafter() != nullptr) report.drafter = DrafterOf(checkpoint);
   report.warnings = census.warnings;
   return report;
 }
 
-Result<InspectReport> InspectModel(const model::Model& model, std::string_view source,
-                                   const InspectOptions& options) {
-  return MakeReport(
-      model, source,
-      model::CountTensors(model::MakeTensorRules(model), model.declares_mxfp4_experts), options);
-}
-
-namespace {
-
+/// `drafter`: a directory or config.json; empty: none.
 Result<InspectReport> InspectWithDrafter(const std::string& path, const std::string& drafter,
                                          const InspectOptions& options) {
+  InspectReport report;
   std::error_code error;
-  if (fs::is_directory(path, error) && HasShardFiles(path)) {
-    const bool has_drafter_shards = !drafter.empty() && HasShardFiles(drafter);
-    MEGALITH_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
-                              Checkpoint::Open(path, has_drafter_shards ? drafter : ""));
-    MEGALITH_ASSIGN_OR_RETURN(InspectReport report, InspectCheckpoint(checkpoint, options));
-    if (!drafter.empty() && !has_drafter_shards) {
-      MEGALITH_RETURN_IF_ERROR(AddDrafter(drafter, options, &report));
-    }
-    return report;
+  const bool has_shards = fs::is_directory(path, error) && HasShardFiles(path);
+  if (has_shards) {
+    const std::string opened = HasShardFiles(drafter) ? drafter : std::string();
+    MEGALITH_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(path, opened));
+    MEGALITH_ASSIGN_OR_RETURN(report, ReportCheckpoint(checkpoint, options));
+  } else {
+    MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(path));
+    MEGALITH_ASSIGN_OR_RETURN(report,
+                              MakeReport(config.model, path,
+                                         model::CountTensors(model::MakeTensorRules(config.model),
+                                                             config.model.declares_mxfp4_experts),
+                                         options));
+    report.warnings = config.warnings;
   }
-  MEGALITH_ASSIGN_OR_RETURN(const model::Config config, model::ReadConfig(path));
-  MEGALITH_ASSIGN_OR_RETURN(InspectReport report, InspectModel(config.model, path, options));
-  report.warnings = config.warnings;
-  if (!drafter.empty()) MEGALITH_RETURN_IF_ERROR(AddDrafter(drafter, options, &report));
+  if (!drafter.empty() && !report.drafter) {
+    MEGALITH_RETURN_IF_ERROR(AddDrafter(drafter, &report));
+  }
+  MEGALITH_RETURN_IF_ERROR(AddDraftPlan(options, &report));
   return report;
 }
 
 }  // namespace
 
 Result<InspectReport> Inspect(const std::string& path, const InspectOptions& options) {
-  if (!options.drafter.empty()) return InspectWithDrafter(path, options.drafter, options);
+  if (!options.drafter.empty() || !options.drafter_beside) {
+    return InspectWithDrafter(path, options.drafter, options);
+  }
   const std::string beside = (fs::path(path) / "dspark").string();
   std::error_code error;
   if (!fs::is_directory(beside, error)) return InspectWithDrafter(path, {}, options);

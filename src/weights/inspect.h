@@ -65,12 +65,12 @@ struct FilesReport {
 };
 
 /// What drafting adds to the memory plan: the state of a sequence is kept once more for every draft
-/// of a step, and the drafter has a context of its own.
+/// of a step, and a drafter has a context of its own.
 struct DraftPlan {
-  std::int64_t num_drafts = 0;  ///< at most in a step
-  std::uint64_t weight_bytes = 0;
+  std::int64_t num_drafts = 0;      ///< at most in a step
+  std::uint64_t weight_bytes = 0;   ///< of the drafter; 0: there is none
   std::uint64_t kda_bytes = 0;      ///< all sequences
-  std::uint64_t context_bytes = 0;  ///< all sequences
+  std::uint64_t context_bytes = 0;  ///< all sequences, of the drafter
   std::uint64_t total_bytes = 0;    ///< of plan and memory plan
 };
 
@@ -84,7 +84,6 @@ struct DrafterReport {
   std::uint64_t context_bytes_per_token = 0;
   std::size_t num_shards = 0;  ///< 0: from the config alone
   std::uint64_t num_file_bytes = 0;
-  DraftPlan plan;
 };
 
 struct InspectReport {
@@ -97,6 +96,7 @@ struct InspectReport {
   MemoryPlan plan;
   std::optional<FilesReport> files;      ///< empty: from the config alone
   std::optional<DrafterReport> drafter;  ///< not part of any number above
+  std::optional<DraftPlan> draft_plan;   ///< empty: nothing drafts
   std::vector<std::string> warnings;
 
   model::StoredSize stored() const;  ///< sum over the parts
@@ -110,25 +110,21 @@ struct InspectOptions {
   /// Tokens of the memory plan; empty: max_position_embeddings.
   std::optional<std::int64_t> context_tokens;
   std::int64_t num_sequences = 1;
-  /// Rows of a step that checks drafts, in the plan of a drafter; at least 2.
-  std::int64_t draft_rows = 8;
-  /// A drafter's directory or config.json; empty: the folder `dspark` of the model's directory if
-  /// it is there and can be read, a warning if it cannot.
+  std::int64_t max_drafts = 7;  ///< of a step, in the plan; 0: nothing drafts
+  /// A drafter's directory or config.json. Empty: none, or with `drafter_beside` the folder
+  /// `dspark` of the model's directory if it is there and can be read, a warning if it cannot.
   std::string drafter;
+  bool drafter_beside = true;
+  /// The text proposes, too: as many drafts as a step may verify, not only the drafter's block. By
+  /// itself only without `drafter_beside`.
+  bool drafts_from_text = true;
 };
 
-/// kOutOfRange: options that are not positive, a context above max_position_embeddings, a plan
-/// whose bytes do not fit 64 bits. The drafter is the checkpoint's.
-Result<InspectReport> InspectCheckpoint(const Checkpoint& checkpoint,
-                                        const InspectOptions& options);
-
-/// From the config alone; routed experts are MXFP4 if its quantization_config says so.
-Result<InspectReport> InspectModel(const model::Model& model, std::string_view source,
-                                   const InspectOptions& options);
-
 /// A directory with shards, a directory with only a config.json, or a config.json; the same for the
-/// drafter. Errors as Checkpoint::Open: a directory that holds any .safetensors or index file is
-/// opened fully.
+/// drafter. From a config alone, routed experts are MXFP4 if its quantization_config says so.
+/// Errors as Checkpoint::Open (a directory that holds any .safetensors or index file is opened
+/// fully); kOutOfRange: options that are negative, a plan for no tokens or sequences, a context
+/// above max_position_embeddings, a plan whose bytes do not fit 64 bits.
 Result<InspectReport> Inspect(const std::string& path, const InspectOptions& options);
 
 /// A page for a terminal.

@@ -170,6 +170,9 @@ void AppendDrafter(const DrafterReport& report, std::string* out) {
              fmt::format("{} query and {} key heads x {}, dense {}", d.num_attention_heads,
                          d.num_key_value_heads, d.head_dim, d.intermediate_size));
   AppendLine(out, "  reads", fmt::format("what enters layers {}", fmt::join(d.aux_layers, ", ")));
+  if (d.max_position_embeddings > 0) {
+    AppendLine(out, "  made for", fmt::format("{} positions", d.max_position_embeddings));
+  }
   AppendLine(out, "  block",
              fmt::format("{} slots, {} drafts, mask token {}", d.block_size, d.MaxDrafts(),
                          d.mask_token_id));
@@ -188,11 +191,13 @@ void AppendDrafter(const DrafterReport& report, std::string* out) {
                  ? fmt::format("{} shards, {}", report.num_shards, BytesText(report.num_file_bytes))
                  : "none read");
   AppendLine(out, "  state per token", BytesText(report.context_bytes_per_token));
-  AppendLine(out, "  memory plan",
+}
+
+void AppendDraftPlan(const DraftPlan& plan, std::string* out) {
+  AppendLine(out, "drafting plan",
              fmt::format("{} drafts a step: weights {} + KDA {} + context {}, with the model {}",
-                         report.plan.num_drafts, BytesText(report.plan.weight_bytes),
-                         BytesText(report.plan.kda_bytes), BytesText(report.plan.context_bytes),
-                         BytesText(report.plan.total_bytes)));
+                         plan.num_drafts, BytesText(plan.weight_bytes), BytesText(plan.kda_bytes),
+                         BytesText(plan.context_bytes), BytesText(plan.total_bytes)));
 }
 
 ordered_json SizeJson(const model::StoredSize& size) {
@@ -269,6 +274,9 @@ ordered_json DrafterJson(const DrafterReport& report) {
                        {"num_key_value_heads", d.num_key_value_heads},
                        {"head_dim", d.head_dim},
                        {"rope_theta", d.rope_theta},
+                       {"max_position_embeddings", d.max_position_embeddings > 0
+                                                       ? ordered_json(d.max_position_embeddings)
+                                                       : ordered_json(nullptr)},
                        {"aux_layers", d.aux_layers},
                        {"block_size", d.block_size},
                        {"max_drafts", d.MaxDrafts()},
@@ -284,11 +292,6 @@ ordered_json DrafterJson(const DrafterReport& report) {
   json["context_bytes_per_token"] = report.context_bytes_per_token;
   json["shards"] = report.num_shards;
   json["file_bytes"] = report.num_file_bytes;
-  json["memory_plan"] = {{"drafts", report.plan.num_drafts},
-                         {"weight_bytes", report.plan.weight_bytes},
-                         {"kda_bytes", report.plan.kda_bytes},
-                         {"context_bytes", report.plan.context_bytes},
-                         {"total_bytes", report.plan.total_bytes}};
   return json;
 }
 
@@ -307,6 +310,7 @@ std::string ToText(const InspectReport& report) {
   }
   AppendState(report, &out);
   if (report.drafter) AppendDrafter(*report.drafter, &out);
+  if (report.draft_plan) AppendDraftPlan(*report.draft_plan, &out);
   for (const std::string& warning : report.warnings) AppendLine(&out, "warning", warning);
   return out;
 }
@@ -349,6 +353,14 @@ std::string ToJson(const InspectReport& report) {
       {"weight_bytes", report.plan.weight_bytes},     {"kda_bytes", report.plan.kda_bytes},
       {"mla_bytes", report.plan.mla_bytes},           {"total_bytes", report.plan.total_bytes}};
   if (report.drafter) root["drafter"] = DrafterJson(*report.drafter);
+  if (report.draft_plan) {
+    const DraftPlan& plan = *report.draft_plan;
+    root["drafting_plan"] = {{"drafts", plan.num_drafts},
+                             {"weight_bytes", plan.weight_bytes},
+                             {"kda_bytes", plan.kda_bytes},
+                             {"context_bytes", plan.context_bytes},
+                             {"total_bytes", plan.total_bytes}};
+  }
   root["warnings"] = report.warnings;
   // A path need not be valid UTF-8; nothing else here comes from outside unchecked.
   return root.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";

@@ -231,18 +231,18 @@ TEST(Inspect, DrafterIsShownWithItsPlanAndCosts) {
   EXPECT_EQ(drafter.num_shards, 1u);
   EXPECT_GT(drafter.num_file_bytes, drafter.stored.num_bytes);
   // The model's own numbers do not change with a drafter beside it.
-  const auto checkpoint = Checkpoint::Open(nano);
-  ASSERT_TRUE(checkpoint);
-  const auto alone = InspectCheckpoint(*checkpoint, {});
-  ASSERT_TRUE(alone);
+  const auto alone = Inspect(nano, {.drafter_beside = false, .drafts_from_text = false});
+  ASSERT_TRUE(alone) << alone.error().message;
   EXPECT_FALSE(alone->drafter);
+  EXPECT_FALSE(alone->draft_plan);
   EXPECT_EQ(report->stored().num_bytes, alone->stored().num_bytes);
   EXPECT_EQ(report->files->num_shards, alone->files->num_shards);
   EXPECT_EQ(report->files->num_file_bytes, alone->files->num_file_bytes);
   EXPECT_EQ(report->files->num_present, alone->files->num_present);
   EXPECT_EQ(report->plan.total_bytes, alone->plan.total_bytes);
   // Seven states more of 6 layers; a window of 2048 and seven drafts in the ring.
-  const DraftPlan& plan = drafter.plan;
+  ASSERT_TRUE(report->draft_plan);
+  const DraftPlan& plan = *report->draft_plan;
   EXPECT_EQ(plan.num_drafts, 7);
   EXPECT_EQ(plan.weight_bytes, drafter.stored.num_bytes);
   EXPECT_EQ(plan.kda_bytes, 7u * 6 * (4 * 64 * 64 * 4 + 3 * 4 * 64 * 3 * 2));
@@ -250,25 +250,40 @@ TEST(Inspect, DrafterIsShownWithItsPlanAndCosts) {
   EXPECT_EQ(plan.total_bytes,
             report->plan.total_bytes + plan.weight_bytes + plan.kda_bytes + plan.context_bytes);
   InspectOptions few;
-  few.draft_rows = 3;
+  few.max_drafts = 2;
   few.context_tokens = 100;
   few.num_sequences = 2;
   const auto shorter = Inspect(nano, few);
   ASSERT_TRUE(shorter) << shorter.error().message;
-  EXPECT_EQ(shorter->drafter->plan.kda_bytes, plan.kda_bytes / 7 * 2 * 2);
-  EXPECT_EQ(shorter->drafter->plan.context_bytes, 2u * 100 * 1024);
-  few.draft_rows = 1;
+  EXPECT_EQ(shorter->draft_plan->kda_bytes, plan.kda_bytes / 7 * 2 * 2);
+  EXPECT_EQ(shorter->draft_plan->context_bytes, 2u * 100 * 1024);
+  // A drafter proposes no more than its block, a text as much as may be.
+  InspectOptions many;
+  many.max_drafts = 15;
+  EXPECT_EQ(Inspect(nano, many)->draft_plan->kda_bytes, plan.kda_bytes / 7 * 15);
+  many.drafter = nano + "/dspark";
+  many.drafts_from_text = false;
+  EXPECT_EQ(Inspect(nano, many)->draft_plan->kda_bytes, plan.kda_bytes / 7 * 8);
+  EXPECT_EQ(Inspect(nano, many)->draft_plan->context_bytes, (2048u + 8) * 1024);
+  many = {.max_drafts = 15, .drafter_beside = false};
+  const auto by_text = Inspect(nano, many);
+  ASSERT_TRUE(by_text) << by_text.error().message;
+  EXPECT_FALSE(by_text->drafter);
+  EXPECT_EQ(by_text->draft_plan->kda_bytes, plan.kda_bytes / 7 * 15);
+  EXPECT_EQ(by_text->draft_plan->context_bytes, 0u);
+  EXPECT_EQ(by_text->draft_plan->total_bytes,
+            by_text->plan.total_bytes + by_text->draft_plan->kda_bytes);
+  few.max_drafts = 0;
   const auto none = Inspect(nano, few);
   ASSERT_TRUE(none) << none.error().message;
-  EXPECT_FALSE(none->drafter);
-  ASSERT_FALSE(none->warnings.empty());
-  EXPECT_NE(none->warnings.back().find("with 1 rows"), std::string::npos);
+  EXPECT_TRUE(none->drafter);
+  EXPECT_FALSE(none->draft_plan);
 
   const std::string text = ToText(*report);
   for (const char* expected :
        {"(speculators)", "2 window 2048, causal in the block: 0-1", "4 query and 2 key heads x 64",
         "what enters layers 4, 6, 8", "8 slots, 8 drafts, mask token 4093",
-        "own, vanilla Markov of rank 16, confidence with Markov", "31 tensors"}) {
+        "own, vanilla Markov of rank 16, confidence with Markov", "31 tensors", "4096 positions"}) {
     EXPECT_NE(text.find(expected), std::string::npos) << expected << "\n" << text;
   }
   const json root = json::parse(ToJson(*report));
@@ -281,7 +296,7 @@ TEST(Inspect, DrafterIsShownWithItsPlanAndCosts) {
   EXPECT_EQ(root["drafter"]["max_drafts"], 8);
   EXPECT_EQ(root["drafter"]["markov_rank"], 16);
   EXPECT_EQ(root["drafter"]["markov_head_type"], "vanilla");
-  EXPECT_EQ(root["drafter"]["memory_plan"]["total_bytes"], plan.total_bytes);
+  EXPECT_EQ(root["drafting_plan"]["total_bytes"], plan.total_bytes);
   EXPECT_FALSE(json::parse(ToJson(*alone)).contains("drafter"));
 }
 
@@ -334,7 +349,7 @@ TEST(Inspect, MarkovHeadsAreNamedAndTheirMatricesCounted) {
     EXPECT_EQ(drafter.stored.num_tensors, vanilla->drafter->stored.num_tensors + 2);
     EXPECT_EQ(drafter.stored.num_parameters, vanilla->drafter->stored.num_parameters + parameters);
     EXPECT_EQ(drafter.bytes_per_block, vanilla->drafter->bytes_per_block + 2 * parameters);
-    EXPECT_EQ(drafter.plan.weight_bytes, vanilla->drafter->plan.weight_bytes + 2 * parameters);
+    EXPECT_EQ(report->draft_plan->weight_bytes, vanilla->draft_plan->weight_bytes + 2 * parameters);
     EXPECT_NE(ToText(*report).find(type + " Markov of rank 16"), std::string::npos);
     EXPECT_EQ(json::parse(ToJson(*report))["drafter"]["markov_head_type"], type);
   }

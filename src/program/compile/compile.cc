@@ -154,7 +154,10 @@ class Compiler {
     state.max_positions = options_.max_positions;
     state.num_pages = options_.num_pages > 0 ? options_.num_pages : PagesOfAllSlots();
     state.states_per_slot = options_.max_drafts + 1;
-    if (options_.drafter != nullptr) state.draft_positions = DraftPositions();
+    if (options_.drafter != nullptr) {
+      state.draft_positions = static_cast<std::int32_t>(
+          options_.drafter->ContextPositions(options_.max_positions, options_.max_drafts));
+    }
   }
 
   void SetSharding() {
@@ -206,17 +209,6 @@ class Compiler {
     program.registers[static_cast<std::size_t>(Register::kDraftRuns)] = {draft.max_runs};
     program.registers[static_cast<std::size_t>(Register::kDraftRows)] = {
         std::int64_t{draft.max_runs} * draft.block_rows};
-  }
-
-  /// So many that drafts which are taken back never overwrite a position that is still seen.
-  std::int32_t DraftPositions() const {
-    std::int64_t positions = 1;
-    for (const model::DrafterLayer& layer : options_.drafter->layers) {
-      positions = std::max(positions, layer.sliding_window == 0
-                                          ? std::int64_t{options_.max_positions}
-                                          : layer.sliding_window + options_.max_drafts);
-    }
-    return static_cast<std::int32_t>(std::min<std::int64_t>(positions, options_.max_positions));
   }
 
   void AddHandOverCounters() {
