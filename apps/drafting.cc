@@ -168,12 +168,14 @@ std::string DraftSummary(const engine::DraftStatistics& drafting) {
   const auto share = [](std::int64_t part, std::int64_t all) {
     return static_cast<double>(part) / static_cast<double>(all);
   };
-  return fmt::format(
-      "drafts: {} of {} accepted ({:.0f} %), of them {} of {} from the text; {:.2f} "
-      "tokens a round",
-      drafting.accepted, drafting.drafted, 100.0 * share(drafting.accepted, drafting.drafted),
-      drafting.accepted_from_text, drafting.drafted_from_text,
-      share(drafting.rounds + drafting.accepted, drafting.rounds));
+  const bool both = drafting.drafted_from_text > 0 && drafting.drafted_from_text < drafting.drafted;
+  return fmt::format("drafts: {} of {} accepted ({:.0f} %){}; {:.2f} tokens a round",
+                     drafting.accepted, drafting.drafted,
+                     100.0 * share(drafting.accepted, drafting.drafted),
+                     both ? fmt::format(", of them {} of {} from the text",
+                                        drafting.accepted_from_text, drafting.drafted_from_text)
+                          : std::string(),
+                     share(drafting.rounds + drafting.accepted, drafting.rounds));
 }
 
 nlohmann::ordered_json DraftJson(const engine::DraftStatistics& drafting) {

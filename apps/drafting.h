@@ -63,8 +63,8 @@ struct Drafting {
 Result<Drafting> ResolveDrafting(const DraftChoice& choice, const std::string& directory,
                                  const model::Model& model);
 
-/// "drafts: 143 of 364 accepted (39 %), of them 20 of 31 from the text; 3.75 tokens a round"; empty
-/// without drafting.
+/// "drafts: 143 of 364 accepted (39 %), of them 20 of 31 from the text; 3.75 tokens a round"; the
+/// text is named beside a drafter only. Empty without drafting.
 std::string DraftSummary(const engine::DraftStatistics& drafting);
 
 /// Drafted, accepted, per position, and what the controller decided. Null without drafting.
