@@ -53,21 +53,21 @@ struct Reading {
 
 /// One row is bound by memory, and so are few rows where their arithmetic is cheap: the hardware
 /// follows dense streams by itself, and several of them faster than one (int8, GB/s with 1, 2, 4
-/// panels: 26.4, 28.0, 30.8 by vpdpbusd; with AVX2 23.5 and 31 with 2 and 4; bf16 by vdpbf16ps with
-/// 4 rows 24, 29, 32), but not two of MXFP4 with one row (22 for 31). Requests only slow them down:
-/// one row, 2 to 8 KiB ahead, 0.6 to 0.9; bf16 by vdpbf16ps with 4 rows 21.
+/// panels: 26.4, 28.0, 30.8 by vpdpbusd; with AVX2 23.5 and 31 with 2 and 4), but not two of MXFP4
+/// with one row (22 for 31). Requests only slow them down: one row, 2 to 8 KiB ahead, 0.6 to 0.9.
+/// One Zen 4 core.
 ///
 /// More rows are bound by arithmetic. Their loads come too seldom for the hardware to look far
 /// ahead, and what it fetches comes late: the times of reading and of computing add up. Requests
-/// hide the former (vdpbf16ps, 8 rows: 17 GB/s become 24 of 29 in the L2). One Zen 4 core.
+/// hide the former.
 template <PanelFormat kFormat, int kRows>
 constexpr Reading ReadingFor() {
   constexpr bool kIsInt8 = kFormat == PanelFormat::kInt8;
   if (kRows == 1) return {kFormat == PanelFormat::kMxfp4 ? 1 : kIsInt8 ? 4 : 2, false};
 #ifdef MEGALITH_PATH_JOINED_PAIRS
-  // Sums of more panels than these would not stay in registers.
+  // What SumJoinedBlocks holds in registers: up to 16 chains.
   if (kFormat == PanelFormat::kBf16) {
-    if (kRows <= 6) return {kRows <= 4 ? 4 : 3, false};
+    if (kRows <= 3) return {4, false};
     return {2, true};
   }
   if (kIsInt8 && kRows == 2) return {4, false};
