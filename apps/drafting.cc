@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "engine/draft_report.h"
 #include "model/dspark.h"
 #include "program/program.h"
 
@@ -161,7 +162,7 @@ void Drafting::Report() const {
 }
 
 std::string DraftSummary(const engine::DraftStatistics& drafting) {
-  if (drafting.rounds_by_drafts.size() <= 1 || drafting.rounds == 0) return {};
+  if (!engine::CanDraft(drafting) || drafting.rounds == 0) return {};
   if (drafting.drafted == 0) {
     return fmt::format("drafts: none in {} rounds ({})", drafting.rounds, drafting.last_reason);
   }
@@ -179,20 +180,11 @@ std::string DraftSummary(const engine::DraftStatistics& drafting) {
 }
 
 nlohmann::ordered_json DraftJson(const engine::DraftStatistics& drafting) {
-  if (drafting.rounds_by_drafts.size() <= 1) return nullptr;
-  return {{"rounds", drafting.rounds},
-          {"drafted", drafting.drafted},
-          {"accepted", drafting.accepted},
-          {"drafted_from_text", drafting.drafted_from_text},
-          {"accepted_from_text", drafting.accepted_from_text},
-          {"drafted_by_position", drafting.position_proposed},
-          {"accepted_by_position", drafting.position_accepted},
-          {"rounds_by_drafts", drafting.rounds_by_drafts},
-          {"switches_on", drafting.switches_on},
-          {"switches_off", drafting.switches_off},
-          {"probes", drafting.probes},
-          {"expected_speedup", drafting.expected_speedup},
-          {"last_decision", std::string(drafting.last_reason)}};
+  if (!engine::CanDraft(drafting)) return nullptr;
+  nlohmann::ordered_json json;
+  engine::ForEachDraftField(drafting,
+                            [&json](const char* name, const auto& value) { json[name] = value; });
+  return json;
 }
 
 }  // namespace megalith::apps

@@ -109,6 +109,11 @@ TEST_F(ChatServiceTest, AnswerHasReasoningContentUsageAndTimings) {
   EXPECT_EQ(answer["timings"]["queue_seconds"], 0.25);
   EXPECT_EQ(answer["timings"]["drafted_tokens"], 7);
   EXPECT_EQ(answer["timings"]["accepted_tokens"], 3);
+  const json& drafting = answer["timings"]["drafting"];
+  EXPECT_EQ(drafting["rounds"], 4);
+  EXPECT_EQ(drafting["accepted_by_position"], json({2, 1}));
+  EXPECT_EQ(drafting["rounds_by_drafts"], json({0, 1, 3}));
+  EXPECT_EQ(drafting["last_decision"], "drafts pay");
   EXPECT_EQ(answer["timings"]["prompt_tokens_per_second"], (num_prompt - 5) / 0.5);
 }
 
@@ -453,6 +458,8 @@ TEST_F(ChatServiceTest, ChoicesAreMixedInOneStream) {
       {Spelled(Answer("a", "first"))}, {Spelled(Answer("b", "second answer"))}, {Spelled("third")}};
   generator_->Play(scripts);
   const json answer = Ask(kPath, Question({{"n", 3}, {"max_tokens", 40}, {"seed", 9}}));
+  EXPECT_EQ(answer["timings"]["drafting"]["rounds"], 12);
+  EXPECT_EQ(answer["timings"]["drafting"]["accepted_by_position"], json({6, 3}));
   ASSERT_EQ(answer["choices"].size(), 3u);
   EXPECT_EQ(answer["choices"][1]["message"]["content"], "second answer");
   const auto requests = generator_->requests();

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
+#include "engine/draft_report.h"
 #include "text/utf8.h"
 
 namespace megalith::serve {
@@ -20,6 +22,21 @@ std::vector<JsonMember> LogprobMembers(const text::Tokenizer& tokenizer, text::T
   return {{"token", Json(text::RepairUtf8(token))},
           {"logprob", Json(FiniteLogprob(logprob))},
           {"bytes", JsonArray(std::move(bytes))}};
+}
+
+JsonValue DraftingJson(const engine::DraftStatistics& drafting) {
+  if (!engine::CanDraft(drafting)) return JsonValue();
+  std::vector<JsonMember> members;
+  engine::ForEachDraftField(drafting, [&members](const char* name, const auto& value) {
+    if constexpr (std::is_same_v<decltype(value), const std::vector<std::int64_t>&>) {
+      std::vector<JsonValue> counts;
+      for (const std::int64_t count : value) counts.push_back(Json(count));
+      members.push_back({name, JsonArray(std::move(counts))});
+    } else {
+      members.push_back({name, Json(value)});
+    }
+  });
+  return JsonObject(std::move(members));
 }
 
 }  // namespace
@@ -40,8 +57,7 @@ void Timings::Add(const engine::GenerationSummary& summary) {
   decode_seconds = std::max(decode_seconds, summary.decode_seconds);
   prompt_tokens += static_cast<std::int64_t>(summary.prompt.total - summary.prompt.cached);
   decode_tokens += std::max<std::int64_t>(summary.generated_tokens - 1, 0);
-  drafted += summary.drafting.drafted;
-  accepted += summary.drafting.accepted;
+  engine::AddTo(&drafting, summary.drafting);
 }
 
 JsonValue TimingsJson(const Timings& timings) {
@@ -51,8 +67,9 @@ JsonValue TimingsJson(const Timings& timings) {
        {"decode_seconds", Json(timings.decode_seconds)},
        {"prompt_tokens_per_second", Json(Rate(timings.prompt_tokens, timings.prompt_seconds))},
        {"decode_tokens_per_second", Json(Rate(timings.decode_tokens, timings.decode_seconds))},
-       {"drafted_tokens", Json(timings.drafted)},
-       {"accepted_tokens", Json(timings.accepted)}});
+       {"drafted_tokens", Json(timings.drafting.drafted)},
+       {"accepted_tokens", Json(timings.drafting.accepted)},
+       {"drafting", DraftingJson(timings.drafting)}});
 }
 
 JsonValue ProgressJson(std::size_t choice, const engine::PromptProgress& progress, double seconds) {

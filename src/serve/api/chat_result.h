@@ -32,8 +32,7 @@ struct Timings {
   double decode_seconds = 0.0;
   std::int64_t prompt_tokens = 0;  ///< run, not cached
   std::int64_t decode_tokens = 0;  ///< but for each choice's first, which the prompt brings
-  std::int64_t drafted = 0;
-  std::int64_t accepted = 0;
+  engine::DraftStatistics drafting;
 
   void Add(const engine::GenerationSummary& summary);
 };

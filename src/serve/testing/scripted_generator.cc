@@ -244,8 +244,13 @@ void ScriptedGenerator::Finish(Generation& generation, engine::FinishReason reas
   summary.queue_seconds = 0.25;
   summary.prompt_seconds = 0.5;
   summary.decode_seconds = 2.0;
+  summary.drafting.rounds = 4;
   summary.drafting.drafted = 7;
   summary.drafting.accepted = 3;
+  summary.drafting.position_proposed = {4, 3};
+  summary.drafting.position_accepted = {2, 1};
+  summary.drafting.rounds_by_drafts = {0, 1, 3};
+  summary.drafting.last_reason = "drafts pay";
   {
     const std::lock_guard lock(mutex_);
     if (reason != engine::FinishReason::kCancelled) ++num_finished_;
