@@ -52,10 +52,6 @@ function(megalith_test name)
   target_compile_definitions(${name} PRIVATE
     MEGALITH_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     MEGALITH_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
-  # Optimising instrumented tests takes longer than running them as they are.
-  if(NOT MEGALITH_SANITIZE STREQUAL "")
-    target_compile_options(${name} PRIVATE -O0)
-  endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
                        PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
 endfunction()
