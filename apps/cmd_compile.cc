@@ -154,7 +154,9 @@ Status Compile(const Options& options, const Cli& cli) {
           "--rows: with --draft at most {} expected, a step's token and {} drafts; {} given",
           program::kMaxDrafts + 1, program::kMaxDrafts, options.rows);
     }
-    MEGALITH_ASSIGN_OR_RETURN(drafter, model::ReadDrafterConfig(options.draft, config.model));
+    auto read = model::ReadDrafterConfig(options.draft, config.model);
+    if (!read) return Fail(read.error().code, "--draft: {}", read.error().message);
+    drafter = std::move(*read);
     compile.drafter = &drafter.drafter;
     compile.draft_runs = 1;
     compile.max_drafts = options.rows - 1;

@@ -42,6 +42,9 @@ Result<model::Drafter> ReadDrafter(const std::string& folder, const model::Model
     return Fail(ErrorCode::kBadFile, "--draft: the folder of a drafter expected, '{}' is a file",
                 folder);
   }
+  if (!Exists(folder)) {
+    return Fail(ErrorCode::kNotFound, "--draft: there is no folder '{}'", folder);
+  }
   if (!Exists(fs::path(folder) / "config.json")) {
     return Fail(ErrorCode::kNotFound,
                 "--draft: the folder of a drafter expected, '{}' has no config.json", folder);
@@ -57,15 +60,6 @@ std::string Describe(const Drafting& drafting, bool automatic) {
   return fmt::format("drafts from {}, {}{} rows a step{}{}", who, always ? "" : "up to ",
                      drafting.options.max_drafts + 1, always ? "" : ", as many as pay",
                      automatic ? "; --draft off for none" : "");
-}
-
-/// The model's folder has none.
-std::string DescribeNone(const fs::path& folder) {
-  if (IsThere(folder)) {
-    return fmt::format("no drafts: {} is no folder with config.json", folder.string());
-  }
-  return fmt::format("no drafts: there is no drafter {}; --draft ngram needs none",
-                     folder.string());
 }
 
 }  // namespace
@@ -122,15 +116,19 @@ Result<Drafting> ResolveDrafting(const DraftChoice& choice, const std::string& d
   MEGALITH_ASSIGN_OR_RETURN(const DraftRows rows, ParseDraftRows(choice.rows));
   MEGALITH_ASSIGN_OR_RETURN(DraftSources sources, ParseDraftSources(choice.drafter));
   Drafting drafting;
-  if (!sources.any()) return drafting;
+  if (!sources.any()) {
+    if (choice.rows != "auto") drafting.description = "no drafts: --draft off";
+    return drafting;
+  }
   if (rows.max_drafts == 0) {
     drafting.description = "no drafts: --draft-rows 1";
     return drafting;
   }
   if (sources.automatic) {
     const fs::path beside = fs::path(directory) / "dspark";
-    if (!Exists(beside / "config.json")) {
-      drafting.description = DescribeNone(beside);
+    if (!IsThere(beside)) {
+      drafting.description = fmt::format(
+          "no drafts: there is no drafter {}; --draft ngram needs none", beside.string());
       return drafting;
     }
     sources.drafter = beside.string();

@@ -93,8 +93,9 @@ TEST(RunCommand, DraftersThatCannotBeAreRefused) {
   for (const char* none : {",ngram", "auto,ngram", "ngram,ngram", "off,ngram", "AUTO", "none"}) {
     refused(std::string("--draft ") + none, 2, std::string("'") + none + "' given");
   }
-  refused("--draft ./nowhere", 3, "'./nowhere' has no config.json");
-  refused("--draft ./nowhere,ngram", 3, "'./nowhere' has no config.json");
+  refused("--draft ./nowhere", 3, "there is no folder './nowhere'");
+  refused("--draft ./nowhere,ngram", 3, "there is no folder './nowhere'");
+  refused("--draft /tmp", 3, "'/tmp' has no config.json");
   refused("--draft " + kNanoDrafter + "/config.json", 3, "is a file");
   refused("--draft ''", 2, "a value expected");
   refused("--draft " + kNano, 3, "config.json");  // a model is no drafter
@@ -130,11 +131,25 @@ TEST(RunCommand, SaysWhoDraftsOrWhyNobody) {
   says("--draft " + kNanoDrafter + " --draft-rows 12",
        "/dspark, 9 rows a step");  // all it proposes
   says("--draft " + kNanoDrafter + ",ngram --draft-rows 12", " and n-grams, 12 rows a step");
+  says("--draft off --draft-rows 4", "no drafts: --draft off");
+  // What is there and is no drafter is an error, whatever it is.
+  const auto refuses = [&folder](const std::string& text) {
+    const Outcome outcome = Megalith("run -q '" + folder + "' --ids 5 -n 4");
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << text << "\n" << outcome.err;
+    EXPECT_NE(outcome.err.find("--draft off does without it"), std::string::npos) << outcome.err;
+    const Outcome shown = Megalith("inspect '" + folder + "'");
+    EXPECT_EQ(shown.exit_code, 0) << shown.err;
+    EXPECT_NE(shown.out.find("drafter not shown: "), std::string::npos) << shown.out;
+  };
   fs::create_symlink("/nonexistent", dspark);
-  says("", "no drafts: " + dspark + " is no folder with config.json");
+  refuses("there is no folder '" + dspark + "'");
+  fs::remove(dspark);
+  std::ofstream(dspark) << "a file";
+  refuses("'" + dspark + "' is a file");
   fs::remove(dspark);
   fs::create_directories(dspark);
-  says("", "no drafts: " + dspark + " is no folder with config.json");
+  refuses("'" + dspark + "' has no config.json");
   std::ofstream(dspark + "/config.json") << "{}";
   const Outcome broken = Megalith("run '" + folder + "' --ids 5 -n 4");
   EXPECT_EQ(broken.exit_code, 3) << broken.err;

@@ -25,6 +25,7 @@ constexpr std::int32_t kLongestWait = 128;
 constexpr double kMostStepsGained = 100.0;
 
 constexpr std::string_view kDoNotPay = "drafts do not pay";
+constexpr std::string_view kNoneProposed = "no drafts proposed";
 constexpr std::string_view kMeasuring = "measuring plain steps";
 
 }  // namespace
@@ -83,10 +84,10 @@ DraftPlan DraftController::PlanFixed() {
   const bool from_text =
       text_.BestCut(costs(), 0.0).tokens() > drafter_.BestCut(costs(), 0.0).tokens();
   const std::int32_t available = from_text ? text_.num_drafts() : drafter_.num_drafts();
-  return Planned({.verify = std::min(fixed, available),
-                  .request = std::min(fixed, options_.max_requests),
-                  .from_text = from_text},
-                 "fixed number");
+  const DraftPlan plan{.verify = std::min(fixed, available),
+                       .request = std::min(fixed, options_.max_requests),
+                       .from_text = from_text};
+  return Planned(plan, plan.verify > 0 || plan.request > 0 ? "fixed number" : kNoneProposed);
 }
 
 /// Nothing if the probe is over.
@@ -126,7 +127,7 @@ DraftPlan DraftController::PlanVerification(const DraftCut& by_text, std::int32_
   const DraftPlan plan{.verify = verify, .request = request, .from_text = from_text};
   if (verify == 0 && request == 0) {
     const bool proposed = has_drafter() || text_.num_drafts() > 0;
-    return Planned(plan, proposed ? kDoNotPay : "no drafts proposed");
+    return Planned(plan, proposed ? kDoNotPay : kNoneProposed);
   }
   if (experience_.measures()) return Planned({.verify = by_drafter.num_drafts()}, kMeasuring);
   return Planned(plan, "drafts pay");

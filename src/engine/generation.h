@@ -70,7 +70,7 @@ class Generation {
   /// Tokens that have been run through the model: the sequence.
   std::size_t length() const { return length_; }
   std::span<const std::int32_t> generated() const { return tokens().subspan(prompt_size_); }
-  DraftStatistics drafting() const { return controller_.statistics(); }
+  const DraftStatistics& drafting() const { return controller_.statistics(); }
 
  private:
   void PlanPrompt(std::int32_t max_rows, std::size_t stop_at);

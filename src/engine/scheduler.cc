@@ -510,13 +510,17 @@ Status Scheduler::TakePart(const Part& part, const exec::StepOutput& step, std::
     running.listener->OnPromptProgress(running.summary.prompt);
   }
   const std::size_t generated_before = generation.generated().size();
+  const std::int64_t drafted_before = generation.drafting().drafted;
+  const std::int64_t accepted_before = generation.drafting().accepted;
   MEGALITH_RETURN_IF_ERROR(generation.Take(step, output, part.first_logits));
   {
     const std::lock_guard lock(mutex_);
     status_.prompt_tokens += static_cast<std::uint64_t>(part.is_prompt ? part.plan.run.count : 0);
     status_.generated_tokens += generation.generated().size() - generated_before;
-    status_.drafted_tokens += static_cast<std::uint64_t>(part.plan.run.num_drafts);
-    status_.accepted_tokens += static_cast<std::uint64_t>(output.num_accepted);
+    // As the generation counts them: those behind its end are not accepted.
+    const DraftStatistics& drafting = generation.drafting();
+    status_.drafted_tokens += static_cast<std::uint64_t>(drafting.drafted - drafted_before);
+    status_.accepted_tokens += static_cast<std::uint64_t>(drafting.accepted - accepted_before);
   }
   const auto length = static_cast<std::int32_t>(generation.length());
   if (engine_.executor().memory().sequences().Length(running.slot) != length) {

@@ -295,7 +295,10 @@ Result<InspectReport> Inspect(const std::string& path, const InspectOptions& opt
   }
   const std::string beside = (fs::path(path) / "dspark").string();
   std::error_code error;
-  if (!fs::is_directory(beside, error)) return InspectWithDrafter(path, {}, options);
+  // A link to nothing is something, too.
+  if (fs::symlink_status(beside, error).type() == fs::file_type::not_found) {
+    return InspectWithDrafter(path, {}, options);
+  }
   auto report = InspectWithDrafter(path, beside, options);
   if (report) return report;
   // Nobody asked for that drafter, so the model must not suffer for it.
