@@ -41,7 +41,7 @@ def case_rank_0_decides():
 
 def case_commands_without_engines():
     for arguments, code in ((["--version"], 0), (["tokenize", "/nowhere"], 3), (["nonsense"], 2),
-                            (["run", "/nowhere", "-p", "x"], 3), (["run", "--ranks", "7"], 2)):
+                            (["run", "/nowhere", "-p", "x"], 3), (["run", "-q", "--ranks", "7"], 2)):
         def body(job):
             check(job.wait() == code, f"exit code {code} expected")
             lines = (job.stdout() + job.stderr()).splitlines()
@@ -64,7 +64,8 @@ def case_only_rank_0_complains():
 
 
 def case_rank_counts_that_cannot_be():
-    for command in (mpirun(5, MODEL_ARGUMENTS), [MEGALITH, *MODEL_ARGUMENTS, "--ranks", "5"]):
+    for command in (mpirun(5, [*MODEL_ARGUMENTS, "-q"]),
+                    [MEGALITH, *MODEL_ARGUMENTS, "-q", "--ranks", "5"]):
         def body(job):
             check(job.wait() == 2, "exit code 2 expected")
             lines = [line for line in job.stderr().splitlines() if "megalith: " in line]
