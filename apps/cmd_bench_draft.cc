@@ -294,11 +294,12 @@ double Speedup(const Run& run, const bench::DraftRate& rate) {
 /// Accepted of the verified drafts at each position; nothing where none was verified.
 std::vector<std::optional<double>> AcceptanceByPosition(const bench::DraftRate& rate) {
   std::vector<std::optional<double>> shares;
-  for (std::size_t k = 0; k < rate.drafted_by_position.size(); ++k) {
-    const auto drafted = static_cast<double>(rate.drafted_by_position[k]);
+  for (std::size_t k = 0; k < rate.drafting.position_proposed.size(); ++k) {
+    const auto drafted = static_cast<double>(rate.drafting.position_proposed[k]);
     shares.push_back(
-        drafted > 0.0 ? std::optional(static_cast<double>(rate.accepted_by_position[k]) / drafted)
-                      : std::nullopt);
+        drafted > 0.0
+            ? std::optional(static_cast<double>(rate.drafting.position_accepted[k]) / drafted)
+            : std::nullopt);
   }
   return shares;
 }
@@ -342,11 +343,11 @@ Json RateJson(const Run& run, std::size_t i) {
                {"tokens_per_s", SummaryJson(rate.series, rate.series.ItemsPerSecond())},
                {"speedup", KnownOrNull(Speedup(run, rate))},
                {"tokens_per_round", rate.TokensPerRound()},
-               {"rounds", rate.rounds},
-               {"drafted", rate.drafted},
-               {"accepted", rate.accepted},
+               {"rounds", rate.drafting.rounds},
+               {"drafted", rate.drafting.drafted},
+               {"accepted", rate.drafting.accepted},
                {"acceptance_by_position", acceptance},
-               {"rounds_by_drafts", rate.rounds_by_drafts},
+               {"rounds_by_drafts", rate.drafting.rounds_by_drafts},
                {"output_hash", run.token_hash},
                {"same_ids_as_plain", true}};  // any other token has ended the measurement
   json.update(SeriesJson(rate.series, "gb_per_s"));

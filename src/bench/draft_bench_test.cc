@@ -214,13 +214,14 @@ TEST(MeasureDraftRates, CountsRoundsAndComparesIds) {
   for (const DraftRate& rate : *rates) {
     ASSERT_EQ(rate.series.kept.size(), 2u);
     EXPECT_EQ(rate.series.kept[0].work.items, 16.0);
-    EXPECT_EQ(rate.rounds + rate.accepted, 32);
+    EXPECT_EQ(rate.drafting.rounds + rate.drafting.accepted, 32);
   }
   EXPECT_EQ((*rates)[0].TokensPerRound(), 1.0);
   EXPECT_EQ((*rates)[2].TokensPerRound(), 8.0);
-  EXPECT_EQ((*rates)[2].accepted_by_position, std::vector<std::int64_t>(7, 4));
+  EXPECT_EQ((*rates)[2].drafting.position_accepted, std::vector<std::int64_t>(7, 4));
   EXPECT_EQ((*rates)[3].TokensPerRound(), 1.0);
-  EXPECT_EQ((*rates)[3].drafted_by_position.at(0), 30);  // but for the last token of each turn
+  EXPECT_EQ((*rates)[3].drafting.position_proposed.at(0),
+            30);  // but for the last token of each turn
 
   options.expected[9] ^= 1;
   const auto wrong = MeasureDraftRates(*engine, cases, options);

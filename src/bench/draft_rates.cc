@@ -3,24 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/draft_report.h"
 #include "engine/sequence.h"
 
 namespace megalith::bench {
 namespace {
-
-void AddTo(std::vector<std::int64_t>* sums, const std::vector<std::int64_t>& counts) {
-  sums->resize(std::max(sums->size(), counts.size()));
-  for (std::size_t i = 0; i < counts.size(); ++i) (*sums)[i] += counts[i];
-}
-
-void AddTo(DraftRate* rate, const engine::DraftStatistics& turn) {
-  rate->rounds += turn.rounds;
-  rate->drafted += turn.drafted;
-  rate->accepted += turn.accepted;
-  AddTo(&rate->drafted_by_position, turn.position_proposed);
-  AddTo(&rate->accepted_by_position, turn.position_accepted);
-  AddTo(&rate->rounds_by_drafts, turn.rounds_by_drafts);
-}
 
 Result<engine::GenerateResult> Continue(engine::Sequence& sequence,
                                         std::span<const std::int32_t> prompt,
@@ -85,7 +72,7 @@ Result<std::vector<DraftRate>> MeasureDraftRates(engine::Engine& engine,
       MEGALITH_ASSIGN_OR_RETURN(const engine::GenerateResult result,
                                 Continue(sequence, options.prompt, generate));
       MEGALITH_RETURN_IF_ERROR(CheckSameIds(cases[i].name, options.expected, result.ids));
-      AddTo(&results[i], result.drafting);
+      engine::AddTo(&results[i].drafting, result.drafting);
       Work work;
       work.seconds = result.decode_seconds;
       work.items = static_cast<double>(result.ids.size() - 1);

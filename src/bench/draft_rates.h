@@ -37,16 +37,11 @@ struct DraftRate {
   /// Items: tokens after the first, which comes with the prompt. Amount: bytes of weights that
   /// plain decoding reads for them, so that drafting may come above the yardstick.
   Series series;
-  // Over all turns, without the prompt's step:
-  std::int64_t rounds = 0;
-  std::int64_t drafted = 0;
-  std::int64_t accepted = 0;
-  std::vector<std::int64_t> drafted_by_position;
-  std::vector<std::int64_t> accepted_by_position;
-  std::vector<std::int64_t> rounds_by_drafts;  ///< rounds that verified k drafts
+  engine::DraftStatistics drafting;  ///< over all turns, without the prompt's step
 
   double TokensPerRound() const {
-    return rounds > 0 ? 1.0 + static_cast<double>(accepted) / static_cast<double>(rounds) : 0.0;
+    if (drafting.rounds == 0) return 0.0;
+    return 1.0 + static_cast<double>(drafting.accepted) / static_cast<double>(drafting.rounds);
   }
 };
 
